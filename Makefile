@@ -1,0 +1,47 @@
+# Two commands matter: `make demo` and `make test`. Both make what they need first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# A package root of the name auxtap for the type checker, which does not follow editable installs.
+TYPES := .build/types
+
+.PHONY: demo test test-fast check lint format types contract bench setup clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "auxtap needs Python 3.11 or newer (set PYTHON=...)")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/auxtap demo
+
+test: check
+	$(BIN)/python -m pytest
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -m 'not engine'
+
+check: lint types contract
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(STAMP)
+	mkdir -p $(TYPES)
+	ln -sfn ../.. $(TYPES)/auxtap
+	cd $(TYPES) && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p auxtap
+
+contract: $(STAMP)
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) .build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""Where SGLang trees come from and where patches go."""

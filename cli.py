@@ -1,0 +1,5 @@
+"""Assemble the command line; no logic."""
+
+
+def main() -> None:
+    """Run the command line."""

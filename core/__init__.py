@@ -1,0 +1,1 @@
+"""What every layer leans on; standard library only."""

@@ -1,0 +1,1 @@
+"""How a stored sample is written, one module a format."""

@@ -1,0 +1,1 @@
+"""Patches and manifests that the tool wrote, a folder a release."""

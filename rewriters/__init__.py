@@ -1,0 +1,1 @@
+"""What to insert where; rewriters propose and never touch a file."""

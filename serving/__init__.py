@@ -1,0 +1,1 @@
+"""Start, watch and stop a patched server."""

@@ -1,0 +1,1 @@
+"""What the CPU engine puts first on the server's path."""

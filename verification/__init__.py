@@ -1,0 +1,1 @@
+"""Proofs: statically over the patch, numerically with a real server against a reference."""
