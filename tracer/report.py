@@ -1,0 +1,121 @@
+"""What the tracer found, as data; imports nothing that parses, so that a reader of reports stays light."""
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+UNKNOWN = "unknown"
+
+JsonValue = str | int | bool | None
+JsonEntry = dict[str, JsonValue]
+
+
+def _without_none(entry: JsonEntry) -> JsonEntry:
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class CaptureSite:
+    """One place of the capture pipeline.
+
+    `line` is where the name stands (1-based), `scope` the qualified name of the enclosing function, `value` the
+    source of what is assigned or appended, `to` the callee that receives it, `offset` what a setter adds to the
+    layer ids it is given. `n_names` counts the NAME tokens that the site accounts for.
+    """
+
+    line: int
+    role: str
+    scope: str
+    name: str
+    value: str | None = None
+    to: str | None = None
+    offset: int | None = None
+    note: str | None = None
+    code: str = ""
+    n_names: int = 1
+
+    def to_json(self) -> JsonEntry:
+        """Return the facts of this site without its source line."""
+        return _without_none(
+            {
+                "line": self.line,
+                "role": self.role,
+                "scope": self.scope,
+                "name": self.name,
+                "value": self.value,
+                "to": self.to,
+                "offset": self.offset,
+                "note": self.note,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class StageBranch:
+    """One use of `is_last_rank` or `is_first_rank`, nearly always the test of a branch.
+
+    `form` is `if`, `if_else`, `early_return`, ... (see `roles.FORMS`); `negated` says that the branch runs where
+    the property does not hold; `drops_aux` that a stage exit leaves captured states behind.
+    """
+
+    line: int
+    role: str
+    scope: str
+    form: str
+    negated: bool
+    test: str
+    places: str | None = None
+    returns: str | None = None
+    drops_aux: bool | None = None
+    note: str | None = None
+    code: str = ""
+
+    def to_json(self) -> JsonEntry:
+        """Return the facts of this branch without its source line."""
+        return _without_none(
+            {
+                "line": self.line,
+                "role": self.role,
+                "scope": self.scope,
+                "form": self.form,
+                "negated": self.negated,
+                "test": self.test,
+                "places": self.places,
+                "returns": self.returns,
+                "drops_aux": self.drops_aux,
+                "note": self.note,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """How often the names occur where they do nothing: counted apart from the sites."""
+
+    imports: int = 0
+    strings: int = 0
+    comments: int = 0
+
+
+@dataclass(frozen=True)
+class FileTrace:
+    """Every site and branch of one file, in line order."""
+
+    file: PurePosixPath
+    capture_sites: tuple[CaptureSite, ...]
+    stage_branches: tuple[StageBranch, ...]
+    mentions: Mentions = field(default_factory=Mentions)
+
+    def to_json(self, release: str) -> dict[str, object]:
+        """Return the form of the golden files."""
+        return {
+            "release": release,
+            "file": str(self.file),
+            "capture_sites": [site.to_json() for site in self.capture_sites],
+            "stage_branches": [branch.to_json() for branch in self.stage_branches],
+        }
+
+    @property
+    def n_unknown(self) -> int:
+        """Count the sites and branches whose role was not recognised."""
+        entries = (*self.capture_sites, *self.stage_branches)
+        return sum(entry.role == UNKNOWN for entry in entries)
