@@ -4,4 +4,4 @@ import os
 
 tap = None
 if os.environ.get("AUXTAP_SPOOL"):
-    from . import engine as tap
+    from . import engine as tap  # type: ignore[assignment]  # noqa: F401

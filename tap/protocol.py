@@ -73,7 +73,7 @@ class PartName:
         return f"{self.rid}.pp{self.pp}.dp{self.dp}.{self.suffix}"
 
 
-def parse_part_name(name: str) -> "PartName | None":
+def parse_part_name(name: str) -> PartName | None:
     """Return what a file name in the spool says, None when it is no part's name."""
     match = _PART.fullmatch(name)
     if match is None:
@@ -113,8 +113,8 @@ class RankDescriptor:
     dp_rank: int
     dp_size: int
     tp_size: int
-    layers: "tuple[int, ...]"
-    all_layers: "tuple[int, ...]"
+    layers: tuple[int, ...]
+    all_layers: tuple[int, ...]
     has_final: bool
     num_layers: int
     hidden_size: int
@@ -133,7 +133,7 @@ class RankDescriptor:
         """Whether every request leaves a part of this stage."""
         return self.has_final or bool(self.layers)
 
-    def to_json(self) -> "dict[str, Any]":
+    def to_json(self) -> dict[str, Any]:
         """Return the record as it is published."""
         return {**asdict(self), "layers": list(self.layers), "all_layers": list(self.all_layers)}
 
@@ -180,7 +180,7 @@ class TapStats:
     last_error: str = ""
     protocol: int = PROTOCOL_VERSION
 
-    def to_json(self) -> "dict[str, Any]":
+    def to_json(self) -> dict[str, Any]:
         """Return the record as it is published."""
         return asdict(self)
 
@@ -208,7 +208,7 @@ class FailureRecord:
     reason: str
     protocol: int = PROTOCOL_VERSION
 
-    def to_json(self) -> "dict[str, Any]":
+    def to_json(self) -> dict[str, Any]:
         """Return the record as it is published."""
         return asdict(self)
 
@@ -233,7 +233,7 @@ class TensorSlot:
 
     name: str
     dtype: str
-    shape: "tuple[int, ...]"
+    shape: tuple[int, ...]
     offset: int
 
     @property
@@ -254,7 +254,7 @@ class TensorSlot:
 class PartLayout:
     """Where each tensor of a part lies; without gaps, in the order of `slots`."""
 
-    slots: "tuple[TensorSlot, ...]"
+    slots: tuple[TensorSlot, ...]
     n_tokens: int
 
     @property
@@ -274,9 +274,7 @@ class PartLayout:
         raise KeyError(name)
 
 
-def part_layout(
-    *, n_tokens: int, layers: Sequence[int], has_final: bool, hidden_size: int, dtype: str
-) -> PartLayout:
+def part_layout(*, n_tokens: int, layers: Sequence[int], has_final: bool, hidden_size: int, dtype: str) -> PartLayout:
     """Lay out a part: `input_ids` int64 [tokens], `hidden.<i>` ascending and `final`, each [tokens, hidden]."""
     names = [f"{HIDDEN_PREFIX}{layer}" for layer in sorted(layers)] + ([FINAL] if has_final else [])
     slots = [TensorSlot(INPUT_IDS, "I64", (n_tokens,), 0)]
@@ -299,7 +297,7 @@ class PartMetadata:
     dp: int
     digest: str
 
-    def to_header(self) -> "dict[str, str]":
+    def to_header(self) -> dict[str, str]:
         """Return safetensors' string-to-string metadata."""
         return {
             "auxtap_protocol": str(PROTOCOL_VERSION),
@@ -313,7 +311,7 @@ class PartMetadata:
 
 def encode_header(slots: Sequence[TensorSlot], metadata: Mapping[str, str]) -> bytes:
     """Return a safetensors header; its length depends on the lengths of the values, not on the values."""
-    entries: "dict[str, Any]" = {"__metadata__": dict(metadata)}
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     for slot in slots:
         span = [slot.offset, slot.offset + slot.n_bytes]
         entries[slot.name] = {"dtype": slot.dtype, "shape": list(slot.shape), "data_offsets": span}
@@ -326,8 +324,8 @@ def encode_header(slots: Sequence[TensorSlot], metadata: Mapping[str, str]) -> b
 class Header:
     """A decoded safetensors header: `n_bytes` of it precede the tensors."""
 
-    slots: "tuple[TensorSlot, ...]"
-    metadata: "dict[str, str]" = field(hash=False)
+    slots: tuple[TensorSlot, ...]
+    metadata: dict[str, str] = field(hash=False)
     n_bytes: int
 
     @property
@@ -376,11 +374,11 @@ def decode_header(data: bytes) -> Header:
     return Header(tuple(slots), metadata, n_bytes)
 
 
-def _by_offset(slot: TensorSlot) -> "tuple[int, int]":
+def _by_offset(slot: TensorSlot) -> tuple[int, int]:
     return slot.offset, slot.n_bytes
 
 
-def _decode_slot(name: str, entry: "dict[str, Any]") -> TensorSlot:
+def _decode_slot(name: str, entry: dict[str, Any]) -> TensorSlot:
     shape = entry["shape"]
     if entry["dtype"] not in DTYPE_BYTES:
         raise ValueError(f"dtype {entry['dtype']!r} of {name!r} is unknown")
@@ -422,7 +420,7 @@ def blank_digest(algorithm: str) -> str:
     return f"{algorithm}:{'0' * _DIGESTS[algorithm]}"
 
 
-def split_digest(digest: str) -> "tuple[str, str]":
+def split_digest(digest: str) -> tuple[str, str]:
     """Split `algorithm:hexadecimal`.
 
     Raises:

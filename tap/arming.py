@@ -1,0 +1,165 @@
+"""Choose the layers on a loaded model and refuse settings under which states would be wrong.
+
+The only facts about SGLang here are attribute names; each refusal cites where 0.5.9 makes the states wrong.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .config import RefusedError, TapConfig
+
+
+def _is_set(value: Any) -> bool:
+    return bool(value)
+
+
+def _is_one(value: Any) -> bool:
+    return bool(value == 1)
+
+
+def _is_above_one(value: Any) -> bool:
+    return bool(value is not None and value > 1)
+
+
+def _is_not_null(value: Any) -> bool:
+    return value not in (None, "null")
+
+
+# (server argument, when it is a hazard, what goes wrong)
+HAZARDS = (
+    ("speculative_algorithm", _is_set, "the draft worker runs the logits processor as well"),
+    ("enable_two_batch_overlap", _is_set, "layers run by model_forward_maybe_tbo are never captured"),
+    ("enable_piecewise_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
+    ("enable_nsa_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
+    ("attn_cp_size", _is_above_one, "prefill context parallelism splits the rows of a prompt"),
+    ("moe_dense_tp_size", _is_one, "dense layers leave scattered outputs"),
+    ("disaggregation_mode", _is_not_null, "prefill and decode run in different servers"),
+    ("enable_pdmux", _is_set, "split prefill passes the layers in pieces"),
+    ("dllm_algorithm", _is_set, "diffusion decoding runs the prompt more than once"),
+    ("is_embedding", _is_set, "the pooler path does not reach the logits processor"),
+)
+
+
+def check_settings(server_args: Any, max_wait_s: float) -> None:
+    """Refuse server arguments under which captured values are wrong or missing.
+
+    Raises:
+        RefusedError: naming the argument and the reason.
+    """
+    for name, is_hazard, reason in HAZARDS:
+        value = getattr(server_args, name, None)
+        if is_hazard(value):
+            raise RefusedError(f"--{name.replace('_', '-')} is {value}: {reason}")
+    backend = getattr(server_args, "moe_a2a_backend", None) or "none"
+    if backend == "mori":
+        raise RefusedError("--moe-a2a-backend is mori: its scattered rows are not gathered before the capture")
+    if backend != "none" and getattr(server_args, "enable_dp_attention", False):
+        raise RefusedError(f"--moe-a2a-backend is {backend} with DP attention: the gather mixes data-parallel ranks")
+    watchdog_s = getattr(server_args, "watchdog_timeout", None)
+    if watchdog_s and max_wait_s >= watchdog_s:
+        raise RefusedError(
+            f"AUXTAP_MAX_WAIT_S is {max_wait_s:g}, not below the server's --watchdog-timeout of {watchdog_s:g}"
+        )
+
+
+def turn_off_fused_all_reduce(server_args: Any) -> bool:
+    """Clear the flag that 0.5.9 turns on by itself; tell whether it was on.
+
+    With it, a state at the capture is not yet reduced over the TP ranks when a forward has at most 2048 tokens
+    (0.5.9 layers/communicator.py `apply_flashinfer_allreduce_fusion` reads it at every call).
+    """
+    from sglang.srt.server_args import get_global_server_args
+
+    on = False
+    for arguments in (server_args, get_global_server_args()):
+        if getattr(arguments, "enable_flashinfer_allreduce_fusion", False):
+            arguments.enable_flashinfer_allreduce_fusion = False
+            on = True
+    return on
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """What runs the decoder blocks `start`..`end` - 1 of this stage, and the head that unpacks its states."""
+
+    module: Any
+    head: Any
+    start: int
+    end: int
+
+
+def find_backbone(model: Any) -> Backbone:
+    """Find the one module of the loaded model that can capture; wrappers such as Kimi-K2.5's are looked through.
+
+    Raises:
+        RefusedError: none or several can, or nothing unpacks what it would return.
+    """
+    name = type(model).__name__
+    modules = [module for module in model.modules() if hasattr(module, "layers_to_capture")]
+    modules = [module for module in modules if hasattr(module, "layers")]
+    if len(modules) != 1:
+        raise RefusedError(f"{name} has {len(modules)} modules with layers_to_capture, not one")
+    backbone = modules[0]
+    heads = [module for module in model.modules() if getattr(module, "model", None) is backbone]
+    heads = [module for module in heads if hasattr(module, "capture_aux_hidden_states")]
+    if len(heads) != 1:
+        raise RefusedError(f"{name}: {len(heads)} modules unpack what {type(backbone).__name__} captures, not one")
+    start, end = getattr(backbone, "start_layer", 0), getattr(backbone, "end_layer", len(backbone.layers))
+    return Backbone(backbone, heads[0], int(start), int(end))
+
+
+def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size: int) -> tuple[int, ...]:
+    """Set the raw loop indices that this stage owns and return them, ascending.
+
+    The flag goes up only on a stage that returns states to unpack: with the flag set and nothing captured the
+    head would unpack a plain tensor, which is silent nonsense for a batch of exactly two rows.
+
+    Raises:
+        RefusedError: an index is out of range, or this model's stage exit carries no tap.
+    """
+    if not config.layers:
+        raise RefusedError("AUXTAP_LAYERS names no capture index")
+    if config.layers[0] < 1 or config.layers[-1] >= num_layers:
+        raise RefusedError(
+            f"capture indices {list(config.layers)} are not within 1 to {num_layers - 1} "
+            f"(the model has {num_layers} decoder blocks; index i is what enters block i)"
+        )
+    is_last = backbone.end >= num_layers
+    name = type(backbone.module).__name__
+    if pp_size > 1 and "_auxtap" not in type(backbone.module).forward.__globals__:
+        raise RefusedError(f"the patch has no stage tap for {name}; write it with `auxtap patch --model ...`")
+    own = tuple(layer for layer in config.layers if backbone.start <= layer < backbone.end)
+    # Where the backbone marks its layers itself (qwen2_moe in 0.5.9) its own setter must do it.
+    setter = getattr(backbone.module, "set_eagle3_layers_to_capture", None)
+    if setter is not None:
+        setter(list(own))
+    else:
+        backbone.module.layers_to_capture = list(own)
+    backbone.head.capture_aux_hidden_states = bool(own) and is_last
+    return own
+
+
+def find_dp_rank(model_runner: Any, dp_size: int) -> int:
+    """Return the data-parallel rank of this process, 0 without data parallelism.
+
+    Raises:
+        RefusedError: there are several and this one's number is not to be found.
+    """
+    if dp_size <= 1:
+        return 0
+    if getattr(model_runner.server_args, "enable_dp_attention", False):
+        from sglang.srt.layers.dp_attention import get_attention_dp_rank
+
+        return int(get_attention_dp_rank())
+    rank = getattr(model_runner, "dp_rank", None)
+    frame = sys._getframe()
+    # 0.5.9 hands dp_rank to ModelRunner.__init__, which does not keep it; it is a local of that call, which
+    # is still running when `initialize` arms us.
+    while rank is None and frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_locals.get("self") is model_runner:
+            rank = frame.f_locals.get("dp_rank")
+    if rank is None:
+        raise RefusedError(f"data parallelism of size {dp_size}, but this server's rank is not to be found")
+    return int(rank)

@@ -1,0 +1,187 @@
+"""From the tensors of one forward to rows in the spool: copy, hand over, and never raise."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import protocol, rows
+from .writer import Begin, Block, End, Failure, PendingBudget, Writer
+
+TORCH_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+class CaptureError(Exception):
+    """The tensors of a forward are not what was armed for."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What this process captures: the capture indices of its stage, ascending, and the final state on the last."""
+
+    pp: int
+    dp: int
+    layers: tuple[int, ...]
+    has_final: bool
+    hidden_size: int
+    dtype: str
+
+    @property
+    def writes(self) -> bool:
+        """Whether requests leave parts here at all."""
+        return self.has_final or bool(self.layers)
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """Return safetensors' name of a torch dtype, None when states of it are not supported."""
+    return TORCH_DTYPES.get(str(dtype).rpartition(".")[2])
+
+
+class Capture:
+    """Takes the states of each prefill forward. One instance a process, called by the forward's thread only."""
+
+    def __init__(self, stage: Stage, writer: Writer, max_wait_s: float) -> None:
+        self.stage = stage
+        self.writer = writer
+        self._max_wait_s = max_wait_s
+        # Requests noted for a forward that has not reached the tap yet.
+        self._awaited: tuple[rows.NotedRequest, ...] = ()
+
+    def expect(self, noted: tuple[rows.NotedRequest, ...]) -> None:
+        """Note that a prefill batch with these requests is about to run.
+
+        When the forward before never reached the tap, its requests are failed here: never a missing file that
+        nobody notices.
+        """
+        self.fail_awaited("its forward never reached the tap")
+        self._awaited = noted
+
+    def take(self, forward_batch: Any, states: Sequence[Any], final: Any) -> None:
+        """Copy the rows of our requests.
+
+        Args:
+            forward_batch: SGLang's ForwardBatch; carries what `note` attached as `_auxtap`.
+            states: one tensor [rows, hidden] for each layer of this stage, in ascending order.
+            final: [rows, hidden] after the final norm on the last stage, None elsewhere.
+        """
+        noted = getattr(forward_batch, "_auxtap", None)
+        if noted is None:
+            self.fail_awaited("the batch that reached the tap does not say whose rows it holds")
+            return
+        self._awaited = ()
+        if not noted:
+            return
+        try:
+            self._take(forward_batch, noted, states, final)
+        except (CaptureError, rows.AttributionError) as error:
+            self.fail(noted, str(error))
+
+    def fail(self, noted: Sequence[rows.NotedRequest], reason: str) -> None:
+        """Give up the parts of our requests among `noted`."""
+        for request in noted:
+            if request.rid is not None:
+                self.writer.submit(Failure(self._name(request.rid), reason))
+
+    def fail_awaited(self, reason: str) -> None:
+        """Give up, and count, what the forward that was noted last should have brought."""
+        if self._awaited:
+            self.writer.count(unattributed_batches=1)
+            self.fail(self._awaited, reason)
+            self._awaited = ()
+
+    def _name(self, rid: protocol.RequestId) -> protocol.PartName:
+        return protocol.PartName(rid, self.stage.pp, self.stage.dp, protocol.WRITING)
+
+    def _take(
+        self, forward_batch: Any, noted: tuple[rows.NotedRequest, ...], states: Sequence[Any], final: Any
+    ) -> None:
+        original_mode = getattr(forward_batch, "_original_forward_mode", forward_batch.forward_mode)
+        if original_mode != forward_batch.forward_mode:
+            raise CaptureError("the lengths of this batch are padding of data-parallel attention")
+        lengths, prefixes = forward_batch.extend_seq_lens_cpu, forward_batch.extend_prefix_lens_cpu
+        requests = rows.split_rows(noted, lengths, prefixes)
+        tensors = self._named_tensors(forward_batch, states, final, int(sum(lengths[: len(noted)])))
+        deadline = time.monotonic() + self._max_wait_s
+        for request in requests:
+            self._hand_over(request, tensors, deadline)
+
+    def _named_tensors(self, forward_batch: Any, states: Sequence[Any], final: Any, n_rows: int) -> dict[str, Any]:
+        stage = self.stage
+        if len(states) != len(stage.layers):
+            raise CaptureError(f"{len(states)} states were captured, {len(stage.layers)} were armed")
+        tensors = {
+            f"{protocol.HIDDEN_PREFIX}{layer}": state
+            for layer, state in zip(stage.layers, states)  # noqa: B905
+        }
+        if stage.has_final:
+            tensors[protocol.FINAL] = final
+        for name, tensor in tensors.items():
+            if tensor.dim() != 2 or tensor.shape[0] < n_rows or tensor.shape[1] != stage.hidden_size:
+                shape = tuple(tensor.shape)
+                raise CaptureError(f"{name} has shape {shape}, not [{n_rows} or more, {stage.hidden_size}]")
+            if dtype_name(tensor.dtype) != stage.dtype:
+                raise CaptureError(f"{name} is {tensor.dtype}, not {stage.dtype}")
+        # The model's own `input_ids` argument is None in multimodal wrappers; the batch always has them.
+        return {protocol.INPUT_IDS: forward_batch.input_ids.long(), **tensors}
+
+    def _hand_over(self, request: rows.RequestRows, tensors: dict[str, Any], deadline: float) -> None:
+        stage, name = self.stage, self._name(request.rid)
+        layout = protocol.part_layout(
+            n_tokens=request.n_tokens,
+            layers=stage.layers,
+            has_final=stage.has_final,
+            hidden_size=stage.hidden_size,
+            dtype=stage.dtype,
+        )
+        self.writer.submit(Begin(name, layout, request.first_row))
+        for slot in layout.slots:
+            tensor = tensors[slot.name][request.batch_row : request.batch_row + request.n_rows]
+            # Blocks of at most a quarter of the budget, so that a chunk larger than all of it still passes.
+            step = max(1, self.writer.budget.limit // 4 // slot.row_bytes)
+            for begin in range(0, request.n_rows, step):
+                block = tensor[begin : begin + step]
+                n_bytes = block.shape[0] * slot.row_bytes
+                if not self._wait_for(n_bytes, deadline):
+                    reason = f"the writer fell behind: {n_bytes} bytes were not to be had in {self._max_wait_s} s"
+                    self.writer.submit(Failure(name, reason))
+                    return
+                self.writer.submit(Block(name, slot.name, request.first_row + begin, n_bytes, copy_to_host(block)))
+        self.writer.submit(End(name, request.first_row, request.n_rows))
+
+    def _wait_for(self, n_bytes: int, deadline: float) -> bool:
+        budget: PendingBudget = self.writer.budget
+        if budget.acquire(n_bytes, 0.0):
+            return True
+        began = time.monotonic()
+        had = budget.acquire(n_bytes, max(0.0, deadline - began))
+        self.writer.count(waits=1, waited_s=time.monotonic() - began)
+        return had
+
+
+def copy_to_host(tensor: Any) -> Any:
+    """Start a copy of `tensor` and return a function that waits for it and returns the bytes.
+
+    A CUDA tensor [rows, ...] is copied to pinned memory in its own stream, so whatever the model writes over it
+    afterwards comes after the copy; a CPU tensor is copied at once.
+    """
+    import torch
+
+    if not tensor.is_cuda:
+        host = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return lambda: _as_bytes(host)
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.copy_(tensor.detach(), non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def wait() -> memoryview:
+        copied.synchronize()
+        return _as_bytes(pinned)
+
+    return wait
+
+
+def _as_bytes(tensor: Any) -> memoryview:
+    import torch
+
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())

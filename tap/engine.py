@@ -1,0 +1,172 @@
+"""The four functions that the patch calls. After start none of them raises into a forward.
+
+Facts about SGLang are those of 0.5.9: `ModelRunner.initialize` (arm), `ForwardBatch.init_new` (note),
+`LogitsProcessor.forward` (tap), and the stage exit of a model's forward (stage).
+"""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from . import arming, protocol, rows
+from .capture import Capture, Stage, dtype_name
+from .config import RefusedError, TapConfig
+from .spool import SpoolDirectory
+from .writer import PendingBudget, Writer
+
+logger = logging.getLogger("sglang.srt.auxtap")
+
+# The one capture of this process; None on ranks and stages that write nothing.
+_capture: Capture | None = None
+# Held for as long as the process lives, so that no second server writes into the same spool.
+_lock: int | None = None
+
+
+def arm(model_runner: Any) -> None:
+    """Choose the layers on the loaded model and open the spool.
+
+    Raises:
+        RefusedError: states would be wrong or could not be written; the server stops with the reason in its log.
+    """
+    if getattr(model_runner, "is_draft_worker", False):
+        return
+    config = TapConfig.from_environment(os.environ)
+    server_args = model_runner.server_args
+    arming.check_settings(server_args, config.max_wait_s)
+    if arming.turn_off_fused_all_reduce(server_args):
+        logger.info("auxtap: fused all-reduce turned off: captured states would not be reduced")
+    backbone = arming.find_backbone(model_runner.model)
+    num_layers = int(model_runner.model_config.num_hidden_layers)
+    own = arming.arm_backbone(backbone, config, num_layers, model_runner.pp_size)
+    if not _is_writer():
+        return
+    dp_size = int(getattr(server_args, "dp_size", 1) or 1)
+    stage = Stage(
+        pp=int(model_runner.pp_rank),
+        dp=arming.find_dp_rank(model_runner, dp_size),
+        layers=own,
+        has_final=backbone.end >= num_layers,
+        hidden_size=int(model_runner.model_config.hidden_size),
+        dtype=_supported_dtype(model_runner.dtype),
+    )
+    _start(config, stage, model_runner, dp_size)
+    logger.info(
+        "auxtap: armed %s stage %d/%d: layers %s%s of %d, spool %s",
+        type(backbone.module).__name__,
+        stage.pp,
+        model_runner.pp_size,
+        list(own),
+        " and the final state" if stage.has_final else "",
+        num_layers,
+        config.spool,
+    )
+
+
+def note(forward_batch: Any, batch: Any) -> None:
+    """Attach to a new ForwardBatch whose prompts it holds.
+
+    The attribute is no dataclass field: two-batch overlap raises on unknown fields, and padding, which rebinds
+    tensors, leaves an attribute alone.
+    """
+    if _capture is None:
+        return
+    try:
+        noted = rows.note_requests(batch.reqs) if rows.is_prefill(forward_batch) else ()
+        forward_batch._auxtap = noted
+        _capture.expect(noted)
+    except Exception as error:
+        _report("note", error)
+
+
+def tap(processor: Any, hidden_states: Any, aux_hidden_states: Any, forward_batch: Any) -> None:
+    """Take the states of a prefill forward on the last stage: `hidden_states` [rows, hidden] after the final norm,
+    `aux_hidden_states` a list of [rows, hidden] or None."""
+    if _capture is not None and _capture.stage.has_final and rows.is_prefill(forward_batch):
+        _take(forward_batch, aux_hidden_states or (), hidden_states)
+
+
+def stage(backbone: Any, aux_hidden_states: Sequence[Any], forward_batch: Any) -> None:
+    """Take the states that this stage captured before its exit drops them; nothing to do on the last stage."""
+    if _capture is not None and not _capture.stage.has_final and rows.is_prefill(forward_batch):
+        _take(forward_batch, aux_hidden_states, None)
+
+
+def _take(forward_batch: Any, states: Sequence[Any], final: Any) -> None:
+    assert _capture is not None
+    try:
+        _capture.take(forward_batch, states, final)
+    except Exception as error:
+        _report("take", error)
+        _capture.fail(getattr(forward_batch, "_auxtap", None) or (), f"the tap failed: {error}")
+
+
+def _report(where: str, error: Exception) -> None:
+    assert _capture is not None
+    _capture.writer.note_error(f"{where}: {type(error).__name__}: {error}")
+
+
+def _is_writer() -> bool:
+    from sglang.srt.layers.dp_attention import get_attention_tp_rank
+
+    return bool(get_attention_tp_rank() == 0)
+
+
+def _supported_dtype(dtype: Any) -> str:
+    name = dtype_name(dtype)
+    if name is None:
+        raise RefusedError(f"states of {dtype} are not supported")
+    return name
+
+
+def _start(config: TapConfig, stage: Stage, model_runner: Any, dp_size: int) -> None:
+    global _capture, _lock
+    spool = SpoolDirectory(config.spool)
+    model_config = model_runner.model_config
+    host = socket.gethostname()
+    name = protocol.descriptor_name(host, stage.pp, stage.dp)
+    _lock = spool.lock(f"{name.removesuffix('.json')}.lock")
+    _clear_leftovers(spool, name, stage)
+    row_bytes = stage.hidden_size * protocol.DTYPE_BYTES[stage.dtype]
+    if config.max_pending_bytes < 4 * row_bytes:
+        raise RefusedError(f"AUXTAP_MAX_PENDING_BYTES is below four rows ({4 * row_bytes} bytes)")
+    descriptor = protocol.RankDescriptor(
+        host=host,
+        pid=os.getpid(),
+        nonce=secrets.token_hex(8),
+        pp_rank=stage.pp,
+        pp_size=int(model_runner.pp_size),
+        dp_rank=stage.dp,
+        dp_size=dp_size,
+        tp_size=int(model_runner.tp_size),
+        layers=stage.layers,
+        all_layers=config.layers,
+        has_final=stage.has_final,
+        num_layers=int(model_config.num_hidden_layers),
+        hidden_size=stage.hidden_size,
+        vocab_size=int(model_config.vocab_size),
+        context_length=int(model_config.context_len),
+        dtype=stage.dtype,
+        model_class=type(model_runner.model).__name__,
+        model_path=str(model_config.model_path),
+        release=config.release,
+        patch_digest=config.patch_digest,
+        source_digest=config.source_digest,
+    )
+    writer = Writer(spool, name, descriptor.nonce, PendingBudget(config.max_pending_bytes))
+    writer.start()
+    spool.publish_json(name, descriptor.to_json())
+    if stage.writes:
+        _capture = Capture(stage, writer, config.max_wait_s)
+
+
+def _clear_leftovers(spool: SpoolDirectory, descriptor: str, stage: Stage) -> None:
+    """Remove what an earlier server left unfinished under this descriptor: nobody will ever read it."""
+    for name in spool.names():
+        part = protocol.parse_part_name(name)
+        mine = part is not None and (part.pp, part.dp) == (stage.pp, stage.dp)
+        if mine and part is not None and part.suffix == protocol.WRITING:
+            spool.remove(name)
+    spool.remove(descriptor)

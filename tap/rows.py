@@ -1,0 +1,66 @@
+"""Which rows of a forward belong to which request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import protocol
+
+PREFILL_MODES = ("EXTEND", "MIXED")
+
+
+class AttributionError(Exception):
+    """The rows of a batch cannot be told apart safely."""
+
+
+@dataclass(frozen=True)
+class NotedRequest:
+    """One request of a batch as it stood when the batch was made; `rid` is None for requests that are not ours."""
+
+    rid: protocol.RequestId | None
+    n_tokens: int
+
+
+@dataclass(frozen=True)
+class RequestRows:
+    """`n_rows` rows from `batch_row` on are rows `first_row`... of the prompt of `rid`, which has `n_tokens`."""
+
+    rid: protocol.RequestId
+    n_tokens: int
+    first_row: int
+    batch_row: int
+    n_rows: int
+
+
+def note_requests(requests: Sequence[Any]) -> tuple[NotedRequest, ...]:
+    """Snapshot rid and prompt length of SGLang's `Req` objects; empty when none of them is ours."""
+    noted = tuple(NotedRequest(protocol.parse_rid(request.rid), len(request.origin_input_ids)) for request in requests)
+    return noted if any(request.rid for request in noted) else ()
+
+
+def is_prefill(forward_batch: Any) -> bool:
+    """Tell whether the batch holds prompt rows: EXTEND or MIXED, and nothing else that `is_extend` covers."""
+    return getattr(getattr(forward_batch, "forward_mode", None), "name", "") in PREFILL_MODES
+
+
+def split_rows(
+    noted: Sequence[NotedRequest], extend_lengths: Sequence[int], prefix_lengths: Sequence[int]
+) -> tuple[RequestRows, ...]:
+    """Return the prompt rows of our requests, clipped at the prompt's end.
+
+    Raises:
+        AttributionError: the batch holds fewer lengths than requests.
+    """
+    if min(len(extend_lengths), len(prefix_lengths)) < len(noted):
+        raise AttributionError(
+            f"{len(noted)} requests, but {len(extend_lengths)} extend and {len(prefix_lengths)} prefix lengths"
+        )
+    rows: list[RequestRows] = []
+    batch_row = 0
+    for request, extend_length, prefix_length in zip(noted, extend_lengths, prefix_lengths):  # noqa: B905
+        first_row, length = int(prefix_length), int(extend_length)
+        n_rows = min(length, request.n_tokens - first_row)
+        if request.rid is not None and n_rows > 0:
+            rows.append(RequestRows(request.rid, request.n_tokens, first_row, batch_row, n_rows))
+        batch_row += length
+    return tuple(rows)
