@@ -1,0 +1,43 @@
+"""What every command needs from its surroundings."""
+
+import os
+from pathlib import Path
+
+from auxtap.core.cache import CacheLayout
+from auxtap.core.errors import UsageError
+
+ENV_CACHE = "AUXTAP_CACHE"
+
+
+def cache_layout() -> CacheLayout:
+    """Return the cache: `AUXTAP_CACHE`, else this user's cache folder for auxtap."""
+    configured = os.environ.get(ENV_CACHE)
+    if configured is not None and not configured.strip():
+        raise UsageError(f"{ENV_CACHE} is set but empty", hint=f"unset {ENV_CACHE} or give it a folder")
+    if configured:
+        return CacheLayout(Path(configured).expanduser().resolve())
+    import platformdirs
+
+    return CacheLayout(platformdirs.user_cache_path("auxtap"))
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Read capture indices such as `3,31,59`; ascending, without repeats.
+
+    Raises:
+        UsageError: not a list of positive whole numbers, or one twice.
+    """
+    try:
+        layers = sorted(int(item) for item in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"not a list of capture indices: {text!r}", hint="give whole numbers with commas, such as --layers 3,31,59"
+        ) from None
+    if layers[0] < 1:
+        raise UsageError(
+            f"capture index {layers[0]} cannot be captured: index i is the state that enters decoder block i",
+            hint="indices begin at 1; draft-config id v is capture index v + 1",
+        )
+    if len(set(layers)) != len(layers):
+        raise UsageError(f"a capture index is named twice: {text!r}")
+    return tuple(layers)
