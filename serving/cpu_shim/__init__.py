@@ -1,1 +1,1 @@
-"""What the CPU engine puts first on the server's path."""
+"""Put first on PYTHONPATH, this folder lets SGLang import and run without a GPU and without its GPU packages."""

@@ -1,0 +1,141 @@
+"""Ports that are free, and process groups that end whole."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+from auxtap.core.errors import ServerError
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class StopPatience:
+    """How long a process group gets after each signal before the next one."""
+
+    interrupt_s: float = 10.0
+    terminate_s: float = 5.0
+    kill_s: float = 10.0
+
+
+DEFAULT_PATIENCE = StopPatience()
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Tell whether a server could listen on `host:port` now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do: a port whose last connections are in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def choose_port(host: str, port: int) -> int:
+    """Return `port` when it is free, or any free one when it is 0.
+
+    Raises:
+        ServerError: something else listens on it, or `host` is no address of this machine.
+    """
+    if port:
+        if not port_is_free(host, port):
+            owner = _listener(port)
+            raise ServerError(
+                f"cannot listen on {host}:{port}: the port is in use{owner}",
+                hint="stop what uses it, or give another --port (0 picks a free one)",
+            )
+        return port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ServerError(f"cannot listen on {host}: {error.strerror or error}") from None
+        chosen: int = probe.getsockname()[1]
+        return chosen
+
+
+def _listener(port: int) -> str:
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            address = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return ""
+
+
+def session_members(leader: int) -> list[psutil.Process]:
+    """Return the live processes of the session that `leader` began, and its descendants in other sessions."""
+    members: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader and _is_live(process):
+                members[process.pid] = process
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(leader).children(recursive=True):
+            if _is_live(process):
+                members[process.pid] = process
+    return list(members.values())
+
+
+def stop_session(leader: int, patience: StopPatience = DEFAULT_PATIENCE) -> None:
+    """End the session that `leader` began: INT, TERM, KILL, to all of it and to every descendant seen.
+
+    A descendant that left the session is remembered from before its parent died. Only processes seen as members
+    are signalled, and psutil checks start times, so a reused pid is never hit.
+
+    Raises:
+        ServerError: something survives SIGKILL (a process in an uninterruptible wait).
+    """
+    seen: dict[int, psutil.Process] = {}
+
+    def survivors() -> list[psutil.Process]:
+        for process in session_members(leader):
+            seen.setdefault(process.pid, process)
+        return [process for process in seen.values() if _is_live(process)]
+
+    steps = (
+        (signal.SIGINT, patience.interrupt_s),
+        (signal.SIGTERM, patience.terminate_s),
+        (signal.SIGKILL, patience.kill_s),
+    )
+    for number, wait_s in steps:
+        if not _signal_until_gone(number, wait_s, survivors):
+            return
+    left = ", ".join(f"{process.pid}" for process in survivors())
+    if left:
+        raise ServerError(f"server processes survive SIGKILL: {left}")
+
+
+def _signal_until_gone(
+    number: signal.Signals, wait_s: float, survivors: Callable[[], Sequence[psutil.Process]]
+) -> bool:
+    """Signal every survivor once, newcomers too, and tell whether any is left after `wait_s`."""
+    signalled: set[int] = set()
+    deadline = time.monotonic() + wait_s
+    while left := survivors():
+        for process in left:
+            if process.pid not in signalled:
+                signalled.add(process.pid)
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def _is_live(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,258 @@
+"""Say exactly how a server is launched: its command line and its environment, as data."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from auxtap.core.errors import UsageError
+
+CPU_SHIM = Path(__file__).resolve().parent / "cpu_shim"
+LOOPBACK = "127.0.0.1"
+
+# What the tap reads (tap/protocol.py holds the same names; a test compares them).
+ENV_SPOOL = "AUXTAP_SPOOL"
+ENV_LAYERS = "AUXTAP_LAYERS"
+ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
+ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
+ENV_RELEASE = "AUXTAP_RELEASE"
+ENV_CPU_SHIM = "AUXTAP_CPU_SHIM"
+
+CAPTURE_ARGUMENTS = ("--disable-radix-cache", "--skip-server-warmup")
+CPU_ARGUMENTS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"),
+    *("--disable-overlap-schedule", "--max-total-tokens", "4096", "--mem-fraction-static", "0.1"),
+)
+CPU_ENVIRONMENT = {
+    ENV_CPU_SHIM: "1",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+_OWNED = "auxtap serve sets it itself"
+_NO_DRAFT = "the draft worker has a logits processor of its own, and its rows are not the target model's"
+_NO_REPLAY = "a replayed prefill graph does not run the capture"
+_NOT_TAPPED = "its forward mode is not one that the tap takes rows from"
+# Options a capture cannot live with -> why. An option's value matters where `_REFUSED_VALUES` names it.
+REFUSED_OPTIONS: Mapping[str, str] = {
+    "--model-path": _OWNED,
+    "--model": _OWNED,
+    "--host": _OWNED,
+    "--port": _OWNED,
+    "--config": "options in a file cannot be checked here; give them after --",
+    "--speculative-algorithm": _NO_DRAFT,
+    "--speculative-draft-model-path": _NO_DRAFT,
+    "--enable-two-batch-overlap": "blocks that run in two overlapping halves are never captured",
+    "--enable-piecewise-cuda-graph": _NO_REPLAY,
+    "--enforce-piecewise-cuda-graph": _NO_REPLAY,
+    "--enable-prefill-cuda-graph": _NO_REPLAY,
+    "--enable-nsa-prefill-context-parallel": "captured rows stay spread over the context-parallel ranks",
+    "--enable-prefill-context-parallel": "captured rows stay spread over the context-parallel ranks",
+    "--enable-pdmux": _NOT_TAPPED,
+    "--dllm-algorithm": _NOT_TAPPED,
+    "--is-embedding": "an embedding server never reaches the logits processor",
+    "--encoder-only": "an encoder has no decoder blocks to capture",
+    "--grpc-mode": "auxtap extract talks HTTP",
+}
+_REFUSED_VALUES: Mapping[tuple[str, str], str] = {
+    ("--moe-dense-tp-size", "1"): "dense blocks leave their rows scattered over the ranks",
+    ("--moe-a2a-backend", "mori"): "its rows are not gathered before the capture",
+    ("--disaggregation-mode", "prefill"): "prefill and decode must be one server",
+    ("--disaggregation-mode", "decode"): "prefill and decode must be one server",
+}
+_REFUSED_PAIRS: Sequence[tuple[str, str, str]] = (
+    ("--moe-a2a-backend", "--enable-dp-attention", "the gather before the capture mixes data-parallel ranks"),
+)
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One server to be launched; nothing in it is started, opened or made.
+
+    `tree` is the root of the patched tree (it holds `python/sglang`). Without `spool` the server runs untapped.
+    `layers` are capture indices. `cpu` chooses the CPU engine's options and stand-ins.
+    """
+
+    python: Path
+    tree: Path
+    model_path: str
+    port: int
+    log: Path
+    bytecode: Path
+    spool: Path | None = None
+    layers: tuple[int, ...] = ()
+    cpu: bool = False
+    host: str = LOOPBACK
+    release: str = ""
+    patch_digest: str = ""
+    source_digest: str = ""
+    extra_arguments: tuple[str, ...] = ()
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        host = LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command line and the whole environment it runs in."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def build_launch(spec: LaunchSpec, environment: Mapping[str, str] | None = None) -> Launch:
+    """Build what starts the server of `spec`, on top of `environment` (default: this process's).
+
+    Raises:
+        UsageError: an extra argument is one the capture cannot live with.
+    """
+    inherited = os.environ if environment is None else environment
+    return Launch(
+        argv=(str(spec.python), "-m", "sglang.launch_server", *server_arguments(spec)),
+        environment=server_environment(spec, inherited),
+    )
+
+
+def server_arguments(spec: LaunchSpec) -> tuple[str, ...]:
+    """Return SGLang's arguments: ours first, the person's last, so that theirs win.
+
+    Raises:
+        UsageError: an extra argument is one the capture cannot live with.
+    """
+    check_extra_arguments(spec.extra_arguments)
+    ours = ("--model-path", spec.model_path, "--host", spec.host, "--port", str(spec.port))
+    cpu = CPU_ARGUMENTS if spec.cpu else ()
+    return (*ours, *CAPTURE_ARGUMENTS, *cpu, *spec.extra_arguments)
+
+
+def server_environment(spec: LaunchSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the server's environment: bytecode cached outside the tree, our variables, no other tap's."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith("AUXTAP_")}
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONSAFEPATH"):
+        kept.pop(name, None)
+    path = [str(CPU_SHIM)] if spec.cpu else []
+    path.append(str(spec.tree / "python"))
+    if not spec.cpu and kept.get("PYTHONPATH"):
+        path.append(kept["PYTHONPATH"])
+    kept["PYTHONPATH"] = os.pathsep.join(path)
+    kept["PYTHONPYCACHEPREFIX"] = str(spec.bytecode)
+    kept["PYTHONUNBUFFERED"] = "1"
+    # AUXTAP_MAX_PENDING_BYTES, AUXTAP_MAX_WAIT_S: the person's to choose.
+    kept.update({name: value for name, value in inherited.items() if name.startswith("AUXTAP_MAX_")})
+    if spec.cpu:
+        kept.update(CPU_ENVIRONMENT)
+        kept.update(cpu_binding(spec.extra_arguments))
+    if spec.spool is not None:
+        kept.update(tap_environment(spec, spec.spool))
+    kept.update(spec.extra_environment)
+    return kept
+
+
+def tap_environment(spec: LaunchSpec, spool: Path) -> dict[str, str]:
+    """Return the variables that switch the tap on."""
+    values = {
+        ENV_SPOOL: str(spool),
+        ENV_LAYERS: ",".join(str(layer) for layer in spec.layers),
+        ENV_RELEASE: spec.release,
+        ENV_PATCH_DIGEST: spec.patch_digest,
+        ENV_SOURCE_DIGEST: spec.source_digest,
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def cpu_binding(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the CPU binding that SGLang wants when there are more TP ranks than NUMA nodes: one part a rank."""
+    tp_size = 1
+    for option, value in split_options(arguments):
+        if option in ("--tp", "--tp-size", "--tensor-parallel-size") and value.isdigit():
+            tp_size = int(value)
+    if tp_size == 1:
+        return {}
+    cpus = sorted(os.sched_getaffinity(0))
+    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cpus[rank % len(cpus)]) for rank in range(tp_size))}
+
+
+def split_options(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (option, first value or empty) for each option in `arguments`."""
+    options: list[tuple[str, str]] = []
+    for position, argument in enumerate(arguments):
+        if not argument.startswith("--"):
+            continue
+        option, has_value, value = argument.partition("=")
+        if not has_value and position + 1 < len(arguments) and not arguments[position + 1].startswith("--"):
+            value = arguments[position + 1]
+        options.append((option.replace("_", "-"), value))
+    return options
+
+
+def check_extra_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what the capture cannot live with.
+
+    Raises:
+        UsageError: an option of `REFUSED_OPTIONS`, also when abbreviated as argparse allows, or a refused value.
+    """
+    given = split_options(arguments)
+    for option, value in given:
+        reason = _refusal(option) or _REFUSED_VALUES.get((option, value))
+        if reason is not None:
+            shown = f"{option} {value}".strip() if (option, value) in _REFUSED_VALUES else option
+            raise UsageError(f"server argument {shown} is refused: {reason}", hint="leave it out after --")
+    names = {option for option, _ in given}
+    for first, second, reason in _REFUSED_PAIRS:
+        if {first, second} <= names and dict(given)[first] != "none":
+            raise UsageError(f"server arguments {first} and {second} together are refused: {reason}")
+
+
+def _refusal(option: str) -> str | None:
+    if option in REFUSED_OPTIONS:
+        return REFUSED_OPTIONS[option]
+    # argparse takes any unambiguous beginning: --speculative-alg is --speculative-algorithm.
+    abbreviated = [name for name in REFUSED_OPTIONS if len(option) > 4 and name.startswith(option)]
+    return REFUSED_OPTIONS[abbreviated[0]] if abbreviated else None
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Read capture indices such as `3,31,59`.
+
+    Raises:
+        UsageError: not positive integers, or one stands twice.
+    """
+    try:
+        layers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"layers {text!r} are not integers", hint="write --layers 3,31,59") from None
+    if min(layers) < 1:
+        raise UsageError(
+            f"capture index {min(layers)} is out of range",
+            hint="capture index i is the state that enters block i; the first that can be captured is 1",
+        )
+    if len(set(layers)) != len(layers):
+        raise UsageError(f"layers {text!r} name an index twice")
+    return tuple(sorted(layers))
+
+
+def model_depth(model_path: str) -> int | None:
+    """Return the number of decoder blocks that a local model's `config.json` states, None when there is none."""
+    try:
+        config = json.loads((Path(model_path) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    for part in (config.get("text_config"), config):
+        depth = part.get("num_hidden_layers") if isinstance(part, dict) else None
+        if type(depth) is int:
+            return depth
+    return None
+
+
+def default_layers(n_blocks: int) -> tuple[int, ...]:
+    """Return EAGLE-3's low, middle and high state as capture indices: 3, 31, 59 of 61 blocks."""
+    layers = {3, n_blocks // 2 + 1, n_blocks - 2}
+    return tuple(sorted(layer for layer in layers if 1 <= layer < n_blocks))

@@ -1,0 +1,263 @@
+"""A patched server as a context manager: started, watched until it can be used, stopped whole."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import psutil
+from auxtap.core.errors import ServerError
+from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, port_is_free, stop_session
+from auxtap.serving.profile import LaunchSpec, build_launch
+from auxtap.serving.server_log import ServerLog
+
+POLL_S = 0.1
+HEALTH_TIMEOUT_S = 5.0
+# From "HTTP answers" to "every writer's descriptor is in the spool": they are published before the server listens.
+ARMED_GRACE_S = 5.0
+
+Progress = Callable[[str], None]
+
+
+class RunningProcess(Protocol):
+    """What is watched: the leader of a server's session."""
+
+    @property
+    def pid(self) -> int:
+        """The leader's process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit status once it has ended (negative: the signal), None before."""
+
+
+def be_silent(message: str) -> None:
+    """Report progress to nobody."""
+
+
+def prepare_spool(spool: Path) -> None:
+    """Make the spool (0700) or take over an old one: descriptors and counters of a dead server are removed.
+
+    Parts are left where they are; the extractor knows by their nonce whom they belong to.
+
+    Raises:
+        ServerError: it cannot be made or written, belongs to somebody else, is a link, or a live server taps into it.
+    """
+    try:
+        spool.parent.mkdir(parents=True, exist_ok=True)
+        spool.mkdir(mode=0o700, exist_ok=True)
+        status = spool.lstat()
+    except OSError as error:
+        raise ServerError(
+            f"cannot make the spool {spool}: {error.strerror or error}", hint="give another --spool"
+        ) from None
+    if spool.is_symlink() or status.st_uid != os.getuid():
+        raise ServerError(f"the spool {spool} is a link or belongs to another user", hint="give another --spool")
+    spool.chmod(0o700)
+    if not os.access(spool, os.W_OK | os.X_OK):
+        raise ServerError(f"the spool {spool} is not writable", hint="give another --spool")
+    for record in _descriptors(spool).values():
+        pid = record.get("pid")
+        if type(pid) is int and psutil.pid_exists(pid) and record.get("host") == os.uname().nodename:
+            raise ServerError(
+                f"the spool {spool} is in use by a server (pid {pid})",
+                hint="stop that server, or give another --spool",
+            )
+    for pattern in ("rank-*.json", "stats-*.json"):
+        for path in spool.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def wait_ready(
+    process: RunningProcess,
+    spec: LaunchSpec,
+    log: ServerLog,
+    *,
+    timeout_s: float,
+    progress: Progress = be_silent,
+) -> float:
+    """Wait until the server answers and, when it is tapped, every writer is armed; return the seconds it took.
+
+    Raises:
+        ServerError: it died or refused (with the log's reason), is up but not armed, or `timeout_s` is over.
+    """
+    began = time.monotonic()
+    answered_at: float | None = None
+    while True:
+        news = log.read_news()
+        for phase in news.phases:
+            progress(phase)
+        if news.refusal is not None:
+            raise ServerError(news.refusal, hint=f"the server's log is {log.path}")
+        status = process.poll()
+        if status is not None:
+            raise died(status, log)
+        now = time.monotonic()
+        if answered_at is None and answers(spec.url):
+            answered_at = now
+        if answered_at is not None:
+            if spec.spool is None or is_armed(spec.spool):
+                return now - began
+            if now - answered_at > ARMED_GRACE_S:
+                raise ServerError(
+                    f"the server is up but its tap is not armed: {spec.tree} may not be patched",
+                    hint=f"run auxtap apply for this tree; the server's log is {log.path}",
+                )
+        if now - began > timeout_s:
+            last = log.last_lines(1)
+            raise ServerError(
+                f"the server is not ready after {timeout_s:.0f} s; its log ends: {last[0] if last else '(empty)'}",
+                hint=f"give a longer --timeout, or read {log.path}",
+            )
+        time.sleep(POLL_S)
+
+
+def died(status: int, log: ServerLog) -> ServerError:
+    """Return the error that says how and why a server ended."""
+    reason = log.failure_reason()
+    if status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+        killer = " (out of memory?)" if name == "SIGKILL" else ""
+        how = f"was killed by {name}{killer}"
+    else:
+        how = f"ended with status {status}"
+    return ServerError(f"the server {how}: {reason}", hint=f"read its log {log.path}")
+
+
+def answers(url: str) -> bool:
+    """Tell whether `GET /health` says that the server can be used."""
+    # Loopback must not go through a proxy.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def is_armed(spool: Path) -> bool:
+    """Tell whether every writer (stage x data-parallel group) has published its descriptor."""
+    records = _descriptors(spool).values()
+    ranks = {(record.get("pp_rank"), record.get("dp_rank")) for record in records}
+    for record in records:
+        pp_size, dp_size = record.get("pp_size"), record.get("dp_size")
+        if type(pp_size) is int and type(dp_size) is int:
+            return len(ranks) >= pp_size * dp_size
+    return False
+
+
+def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:
+    records: dict[str, dict[str, Any]] = {}
+    for path in spool.glob("rank-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads(path.read_bytes())
+            if isinstance(record, dict):
+                records[path.name] = record
+    return records
+
+
+class ServerProcess:
+    """The server of one LaunchSpec, in a session of its own; use it in a `with` block.
+
+    Raises (on entering):
+        ServerError: the port is in use, the spool is unusable, or Python cannot be started.
+        UsageError: an extra argument is one the capture cannot live with.
+    """
+
+    def __init__(self, spec: LaunchSpec, patience: StopPatience = DEFAULT_PATIENCE) -> None:
+        self.spec = spec
+        self.log = ServerLog(spec.log)
+        self._patience = patience
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server's leader, also after it has ended.
+
+        Raises:
+            ServerError: it was never started.
+        """
+        return self._started().pid
+
+    def poll(self) -> int | None:
+        """Return the exit status once it has ended (negative: the signal), None before."""
+        return self._started().poll()
+
+    def start(self) -> None:
+        """Start the server; see the class for what can go wrong."""
+        spec = self.spec
+        launch = build_launch(spec)
+        if not port_is_free(spec.host, spec.port):
+            raise ServerError(
+                f"cannot listen on {spec.host}:{spec.port}: the port is in use",
+                hint="stop what uses it, or give another --port (0 picks a free one)",
+            )
+        if spec.spool is not None:
+            prepare_spool(spec.spool)
+        spec.log.parent.mkdir(parents=True, exist_ok=True)
+        spec.bytecode.mkdir(parents=True, exist_ok=True)
+        with spec.log.open("wb") as output:
+            try:
+                self._process = subprocess.Popen(
+                    launch.argv,
+                    env=dict(launch.environment),
+                    cwd=spec.log.parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ServerError(f"cannot start {spec.python}: {error.strerror or error}") from None
+
+    def wait_ready(self, *, timeout_s: float, progress: Progress = be_silent) -> float:
+        """Wait until the server can be used and return the seconds it took; see `wait_ready` of this module."""
+        return wait_ready(self._started(), self.spec, self.log, timeout_s=timeout_s, progress=progress)
+
+    def wait_ended(self) -> ServerError:
+        """Wait until the server ends by itself and return why."""
+        status = self._started().wait()
+        return died(status, self.log)
+
+    def stop(self) -> None:
+        """Stop every process of the server and wait until none is left; again is harmless.
+
+        An interrupt meanwhile does not cut it short: it is raised when nothing is left.
+        """
+        process = self._process
+        if process is None:
+            return
+        interrupted: KeyboardInterrupt | None = None
+        patience = self._patience
+        while True:
+            try:
+                stop_session(process.pid, patience)
+                process.wait(timeout=self._patience.kill_s)
+                break
+            except KeyboardInterrupt as error:
+                # The second Ctrl-C of an impatient person: no more waiting, straight to SIGKILL.
+                interrupted = error
+                patience = StopPatience(0.0, 0.0, self._patience.kill_s)
+        if interrupted is not None:
+            raise interrupted
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerError("the server was not started")
+        return self._process
