@@ -1,0 +1,153 @@
+"""Choosing layers on a model, and the settings under which the tap refuses to start."""
+
+from types import SimpleNamespace
+
+import pytest
+from auxtap.tap import arming
+from auxtap.tap.arming import Backbone
+from auxtap.tap.config import RefusedError, TapConfig
+
+SAFE = {"watchdog_timeout": 300, "moe_a2a_backend": "none", "enable_dp_attention": False, "disaggregation_mode": "null"}
+
+
+class FakeModule:
+    """As much of a torch module as arming looks at."""
+
+    def __init__(self, *children: "FakeModule", **attributes: object) -> None:
+        self.children = children
+        self.__dict__.update(attributes)
+
+    def modules(self):
+        yield self
+        for child in self.children:
+            yield from child.modules()
+
+    def forward(self) -> None:
+        """Stand where the patched forward would."""
+
+
+def _backbone(start: int = 0, end: int = 8, **more: object) -> FakeModule:
+    return FakeModule(layers_to_capture=[], layers=[None] * 8, start_layer=start, end_layer=end, **more)
+
+
+def _model(backbone: FakeModule) -> FakeModule:
+    return FakeModule(backbone, model=backbone, capture_aux_hidden_states=False)
+
+
+def _config(*layers: int) -> TapConfig:
+    return TapConfig.from_environment({"AUXTAP_LAYERS": ",".join(map(str, layers))})
+
+
+def test_safe_settings_pass():
+    arming.check_settings(SimpleNamespace(**SAFE), 60)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"speculative_algorithm": "EAGLE3"}, "draft worker"),
+        ({"enable_two_batch_overlap": True}, "model_forward_maybe_tbo"),
+        ({"enable_piecewise_cuda_graph": True}, "graph replay"),
+        ({"enable_nsa_prefill_context_parallel": True}, "gathered"),
+        ({"attn_cp_size": 2}, "context parallelism"),
+        ({"moe_dense_tp_size": 1}, "scattered"),
+        ({"disaggregation_mode": "prefill"}, "different servers"),
+        ({"is_embedding": True}, "pooler"),
+        ({"moe_a2a_backend": "mori"}, "not gathered"),
+        ({"moe_a2a_backend": "deepep", "enable_dp_attention": True}, "mixes"),
+        ({"watchdog_timeout": 30}, "watchdog"),
+    ],
+)
+def test_hazards_are_refused_with_their_reason(setting, reason):
+    with pytest.raises(RefusedError, match=reason):
+        arming.check_settings(SimpleNamespace(**{**SAFE, **setting}), 60)
+
+
+def test_wrappers_are_looked_through():
+    backbone = _backbone()
+    inner = _model(backbone)
+    found = arming.find_backbone(FakeModule(inner))
+    assert found == Backbone(backbone, inner, 0, 8)
+
+
+def test_a_model_without_capture_code_is_refused():
+    with pytest.raises(RefusedError, match="0 modules with layers_to_capture"):
+        arming.find_backbone(FakeModule())
+
+
+def test_a_backbone_that_nothing_unpacks_is_refused():
+    with pytest.raises(RefusedError, match="0 modules unpack"):
+        arming.find_backbone(FakeModule(_backbone()))
+
+
+def test_two_backbones_are_no_guess():
+    with pytest.raises(RefusedError, match="2 modules"):
+        arming.find_backbone(FakeModule(_model(_backbone()), _model(_backbone())))
+
+
+def test_one_stage_arms_all():
+    backbone = _backbone()
+    head = _model(backbone)
+    assert arming.arm_backbone(Backbone(backbone, head, 0, 8), _config(6, 2), 8, 1) == (2, 6)
+    assert backbone.layers_to_capture == [2, 6]
+    assert head.capture_aux_hidden_states is True
+
+
+def test_each_stage_arms_what_it_owns(monkeypatch):
+    monkeypatch.setitem(FakeModule.forward.__globals__, "_auxtap", None)
+    for start, end, own, flag in ((0, 4, (2, 3), False), (4, 8, (6,), True)):
+        backbone = _backbone(start, end)
+        head = _model(backbone)
+        assert arming.arm_backbone(Backbone(backbone, head, start, end), _config(2, 3, 6), 8, 2) == own
+        assert head.capture_aux_hidden_states is flag
+
+
+def test_the_flag_stays_down_where_nothing_is_captured(monkeypatch):
+    """With the flag up the head would unpack a plain tensor: silent nonsense for a batch of two rows."""
+    monkeypatch.setitem(FakeModule.forward.__globals__, "_auxtap", None)
+    backbone = _backbone(4, 8)
+    head = _model(backbone)
+    assert arming.arm_backbone(Backbone(backbone, head, 4, 8), _config(2), 8, 2) == ()
+    assert head.capture_aux_hidden_states is False
+
+
+def test_a_stage_exit_without_tap_is_refused():
+    backbone = _backbone(0, 4)
+    with pytest.raises(RefusedError, match="no stage tap for FakeModule"):
+        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 4), _config(2), 8, 2)
+
+
+def test_a_setter_of_the_backbone_is_used():
+    called = []
+    backbone = _backbone(set_eagle3_layers_to_capture=called.append)
+    arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(2, 3), 8, 1)
+    assert called == [[2, 3]]
+
+
+@pytest.mark.parametrize("layers", [(0,), (8,), (2, 61), ()])
+def test_indices_out_of_range_are_refused(layers):
+    backbone = _backbone()
+    with pytest.raises(RefusedError):
+        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(*layers), 8, 1)
+
+
+class Runner:
+    """The part of ModelRunner that matters for its rank: it gets one and does not keep it."""
+
+    def __init__(self, dp_rank: int) -> None:
+        self.server_args = SimpleNamespace(enable_dp_attention=False)
+        self.initialize()
+
+    def initialize(self) -> None:
+        self.found = arming.find_dp_rank(self, 2)
+
+
+def test_the_rank_is_found_where_the_release_does_not_keep_it():
+    assert Runner(1).found == 1
+
+
+def test_an_unknown_rank_is_refused():
+    runner = SimpleNamespace(server_args=SimpleNamespace(enable_dp_attention=False))
+    with pytest.raises(RefusedError, match="not to be found"):
+        arming.find_dp_rank(runner, 2)
+    assert arming.find_dp_rank(runner, 1) == 0
