@@ -1,0 +1,89 @@
+"""Decide everything about a capture patch before one byte of it is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+from auxtap.core.errors import PatchError
+from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.rewriters.hazards import Decision, decide_hazards
+from auxtap.rewriters.insertion import Insertion
+from auxtap.rewriters.registry import all_rewriters
+from auxtap.rewriters.syntax import ParsedTree
+
+TAP_ROOT = SRT_ROOT / "auxtap"
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A file of the tap, which travels with the patch."""
+
+    path: PurePosixPath
+    data: bytes
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """What a patch for one tree inserts, adds and decides.
+
+    `layers` are the capture indices that a server gets by default; the patch itself names none. `insertions` are
+    in the order of path and line.
+    """
+
+    release: str
+    models: tuple[str, ...]
+    layers: tuple[int, ...]
+    insertions: tuple[Insertion, ...]
+    new_files: tuple[NewFile, ...]
+    decisions: tuple[Decision, ...]
+
+    @property
+    def touched(self) -> tuple[PurePosixPath, ...]:
+        """The upstream files that get a line, in order."""
+        return tuple(sorted({insertion.path for insertion in self.insertions}))
+
+
+def plan_capture(tree: SourceTree, models: Sequence[str], layers: Sequence[int]) -> CapturePlan:
+    """Find every place in `tree` and return the plan.
+
+    Raises:
+        PatchError: an anchor is missing or stands twice, or the tree is patched already.
+    """
+    patched = [path for path in tree.files if path.is_relative_to(TAP_ROOT)]
+    if patched:
+        raise PatchError(
+            f"{tree.origin} is patched already: it holds {patched[0]}",
+            hint="give the tree without the patch, for a checkout PATH@REF with the release's tag",
+        )
+    parsed = ParsedTree(tree)
+    insertions = [rewriter.propose(parsed) for rewriter in all_rewriters(models)]
+    return CapturePlan(
+        release=tree.release,
+        models=tuple(models),
+        layers=tuple(layers),
+        insertions=tuple(sorted(insertions, key=_place)),
+        new_files=read_tap_files(),
+        decisions=decide_hazards(tree),
+    )
+
+
+def _place(insertion: Insertion) -> tuple[str, int, str]:
+    return str(insertion.path), insertion.line, insertion.kind
+
+
+def read_tap_files() -> tuple[NewFile, ...]:
+    """Return the tap as it is installed beside this package, laid out for the tree.
+
+    Raises:
+        PatchError: the installation holds no tap.
+    """
+    folder = files("auxtap") / "tap"
+    found = [
+        NewFile(TAP_ROOT / item.name, item.read_bytes())
+        for item in folder.iterdir()
+        if item.is_file() and item.name.endswith(".py")
+    ]
+    if TAP_ROOT / "gate.py" not in {file.path for file in found}:
+        raise PatchError("this installation of auxtap holds no tap", hint="install auxtap again")
+    return tuple(sorted(found, key=lambda file: str(file.path)))

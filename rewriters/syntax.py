@@ -1,0 +1,192 @@
+"""Find anchors by structure: parsed files, named functions, statements of a body."""
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import libcst as cst
+from auxtap.core.errors import PatchError
+from auxtap.core.source_tree import SourceTree
+from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
+from libcst import matchers as m
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+_OTHER_TREE = "auxtap trace shows what this tree holds; a release that is not recognised needs a new rewriter"
+
+
+class ParsedFile:
+    """One source file with its syntax tree and the places of its statements."""
+
+    def __init__(self, path: PurePosixPath, data: bytes) -> None:
+        self.path = path
+        self.data = data
+        try:
+            module = cst.parse_module(data)
+        except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise PatchError(f"{path} is not Python: {reason}", hint="check that the tree is whole") from None
+        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        self.module = wrapper.module
+        self._positions = wrapper.resolve(PositionProvider)
+        self._lines = data.split(b"\n")
+
+    def refuse(self, kind: str, scope: str, looked_for: str, found: str) -> PatchError:
+        """Return the error for an anchor that does not stand exactly once."""
+        where = f"{self.path} ({scope})" if scope else str(self.path)
+        return PatchError(f"{kind}: no single anchor in {where}: looked for {looked_for}; {found}", hint=_OTHER_TREE)
+
+    def first_line(self, node: cst.CSTNode) -> int:
+        """Return the 1-based line that a statement begins on, comments before it left aside."""
+        return self._positions[node].start.line
+
+    def function(self, kind: str, qualname: str) -> cst.FunctionDef:
+        """Return the function called `qualname`, `Class.method` or a module-level name.
+
+        Raises:
+            PatchError: there is none, or more than one.
+        """
+        bodies: list[Sequence[cst.CSTNode]] = [self.module.body]
+        *classes, name = qualname.split(".")
+        for owner in classes:
+            found = [node for body in bodies for node in body if m.matches(node, m.ClassDef(m.Name(owner)))]
+            bodies = [node.body.body for node in found if isinstance(node, cst.ClassDef)]
+        functions = [
+            node for body in bodies for node in body if isinstance(node, cst.FunctionDef) and node.name.value == name
+        ]
+        if len(functions) != 1:
+            raise self.refuse(kind, qualname, "the function itself", _count(self._at(functions)))
+        return functions[0]
+
+    def body(self, function: cst.FunctionDef) -> tuple[Statement, ...]:
+        """Return the statements of a function's own level; none for a body on the `def` line."""
+        if not isinstance(function.body, cst.IndentedBlock):
+            return ()
+        return tuple(node for node in function.body.body if isinstance(node, Statement))
+
+    def single(self, kind: str, scope: str, looked_for: str, found: Sequence[Statement]) -> Statement:
+        """Return the one statement in `found`.
+
+        Raises:
+            PatchError: there is none, or more than one.
+        """
+        if len(found) != 1:
+            raise self.refuse(kind, scope, looked_for, _count(self._at(found)))
+        return found[0]
+
+    def _at(self, nodes: Iterable[cst.CSTNode]) -> list[int]:
+        return [self.first_line(node) for node in nodes]
+
+    def insert_before(self, node: Statement, *, kind: str, scope: str, anchor: str, text: str) -> Insertion:
+        """Propose `text` on a line of its own before a statement, indented as the statement is.
+
+        Raises:
+            PatchError: the file's line ends are not git's.
+        """
+        line = self.first_line(node)
+        return self._insertion(line, line, kind=kind, scope=scope, anchor=anchor, text=text)
+
+    def insert_after(self, node: Statement, *, kind: str, scope: str, anchor: str, text: str) -> Insertion:
+        """Propose `text` on a line of its own after a simple statement, indented as the statement is.
+
+        Raises:
+            PatchError: the statement shares its line with another, or ends the file without a newline.
+        """
+        if not m.matches(node, m.SimpleStatementLine(body=[m.DoNotCare()])):
+            raise self.refuse(kind, scope, anchor, "found it sharing its line with another statement")
+        end = self._positions[node].end.line
+        return self._insertion(end + 1, self.first_line(node), kind=kind, scope=scope, anchor=anchor, text=text)
+
+    def _insertion(self, line: int, anchor_line: int, *, kind: str, scope: str, anchor: str, text: str) -> Insertion:
+        if b"\r" in self.data.replace(b"\r\n", b"") or line > len(self._lines):
+            raise self.refuse(kind, scope, anchor, "found line ends that git counts in another way")
+        beside = self._lines[anchor_line - 1]
+        code = beside.removeprefix(codecs.BOM_UTF8)
+        indentation = code[: len(code) - len(code.lstrip(b" \t"))].decode()
+        newline = "\r\n" if beside.endswith(b"\r") else "\n"
+        return Insertion(kind, self.path, scope, anchor, line, indentation + text, newline)
+
+
+def _count(lines: Sequence[int]) -> str:
+    if not lines:
+        return "found none"
+    return f"found {len(lines)}, at lines {', '.join(map(str, lines))}"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function: its name and its annotation's code, empty without one."""
+
+    name: str
+    annotation: str
+
+
+def parameters(function: cst.FunctionDef) -> tuple[Parameter, ...]:
+    """Return the named parameters of a function in order, `self` and `cls` included."""
+    listed = (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
+    return tuple(
+        Parameter(
+            item.name.value,
+            "" if item.annotation is None else cst.Module([]).code_for_node(item.annotation.annotation).strip("'\" "),
+        )
+        for item in listed
+    )
+
+
+def annotated_fields(data: bytes, class_name: str) -> set[str]:
+    """Return the names of the annotated fields of a module's class."""
+    try:
+        module = cst.parse_module(data)
+    except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError):
+        return set()
+    owners = [node for node in module.body if m.matches(node, m.ClassDef(m.Name(class_name)))]
+    return {
+        field.target.value
+        for owner in owners
+        if isinstance(owner, cst.ClassDef)
+        for line in owner.body.body
+        if isinstance(line, cst.SimpleStatementLine)
+        for field in line.body
+        if isinstance(field, cst.AnnAssign) and isinstance(field.target, cst.Name)
+    }
+
+
+class ParsedTree:
+    """The files of a source tree, each parsed when it is first asked for."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self.tree = tree
+        self._parsed: dict[PurePosixPath, ParsedFile] = {}
+
+    @property
+    def files(self) -> Mapping[PurePosixPath, bytes]:
+        """The bytes of every file."""
+        return self.tree.files
+
+    def parsed(self, kind: str, path: PurePosixPath) -> ParsedFile:
+        """Return a file that a rewriter may insert into.
+
+        Raises:
+            PatchError: the tree has no such file, or it holds an insertion of the tool already.
+        """
+        if path not in self._parsed:
+            data = self.tree.files.get(path)
+            if data is None:
+                raise PatchError(f"{kind}: no {path} in {self.tree.origin}", hint=_OTHER_TREE)
+            refuse_patched(path, data)
+            self._parsed[path] = ParsedFile(path, data)
+        return self._parsed[path]
+
+
+def refuse_patched(path: PurePosixPath, data: bytes) -> None:
+    """Refuse a file that the tool has patched.
+
+    Raises:
+        PatchError: it names the gate.
+    """
+    if GATE_NAME.encode() in data or TAP_PACKAGE.encode() in data:
+        raise PatchError(
+            f"{path} is patched already: it names {GATE_NAME}",
+            hint="give the tree without the patch, for a checkout PATH@REF with the release's tag",
+        )
