@@ -117,5 +117,5 @@ class FileTrace:
     @property
     def n_unknown(self) -> int:
         """Count the sites and branches whose role was not recognised."""
-        entries = (*self.capture_sites, *self.stage_branches)
-        return sum(entry.role == UNKNOWN for entry in entries)
+        roles = (*(site.role for site in self.capture_sites), *(branch.role for branch in self.stage_branches))
+        return roles.count(UNKNOWN)

@@ -1,0 +1,137 @@
+"""Parse single definitions of a file with libcst, with the metadata that matching needs."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+import libcst as cst
+from auxtap.core.errors import SourceError
+from auxtap.tracer.outline import Outline, Unit, decode_source, outline_source
+from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+
+MODULE_SCOPE = "<module>"
+_EMPTY_MODULE = cst.Module([])
+
+
+def source_of(node: cst.CSTNode) -> str:
+    """Return the source of `node` in one canonical line: comments, wrapping and spare parentheses gone."""
+    text = _EMPTY_MODULE.code_for_node(node)
+    try:
+        return ast.unparse(ast.parse(f"({text}\n)", mode="eval"))
+    except SyntaxError:
+        return " ".join(text.split())
+
+
+def last_name(node: cst.CSTNode) -> str | None:
+    """Return `c` for `c`, `a.b.c` and calls of them: what a person would call the thing."""
+    if isinstance(node, cst.Call):
+        return last_name(node.func)
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    if isinstance(node, cst.Name):
+        return node.value
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Fragment:
+    """One parsed unit; its nodes know their lines in the file and their parents."""
+
+    unit: Unit
+    module: cst.Module
+    positions: Mapping[cst.CSTNode, CodeRange]
+    parents: Mapping[cst.CSTNode, cst.CSTNode]
+    line_offset: int
+
+    def line_of(self, node: cst.CSTNode) -> int:
+        """Return the line of the file on which `node` begins."""
+        return self.positions[node].start.line + self.line_offset
+
+    def order_of(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return a key that sorts nodes as they stand in the source."""
+        start = self.positions[node].start
+        return start.line, start.column
+
+    def parent_of(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the parent; the module is its own."""
+        return self.parents.get(node, node)
+
+    def ancestors_of(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield the ancestors, innermost first, the module last."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def function_of(self, node: cst.CSTNode) -> cst.FunctionDef | None:
+        """Return the innermost function around `node` (the function itself for its own name)."""
+        functions = (item for item in self.ancestors_of(node) if isinstance(item, cst.FunctionDef))
+        return next(functions, None)
+
+    def scope_of(self, node: cst.CSTNode) -> str:
+        """Return the qualified name of the innermost function or class around `node`."""
+        names = [
+            item.name.value for item in self.ancestors_of(node) if isinstance(item, cst.FunctionDef | cst.ClassDef)
+        ]
+        return ".".join(reversed(names)) or MODULE_SCOPE
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """One file: its outline, and its units parsed when asked for."""
+
+    path: PurePosixPath
+    outline: Outline
+    _fragments: dict[Unit, Fragment] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: PurePosixPath, data: bytes) -> "SourceFile":
+        """Decode and outline one file.
+
+        Raises:
+            SourceError: it is not Python.
+        """
+        return cls(path, outline_source(path, decode_source(path, data)))
+
+    def code_at(self, line: int) -> str:
+        """Return one source line without its indentation."""
+        return self.outline.lines[line - 1].strip()
+
+    def text_of(self, unit: Unit) -> str:
+        """Return the lines of one unit."""
+        return "\n".join(self.outline.lines[unit.first_line - 1 : unit.last_line])
+
+    def fragment(self, unit: Unit) -> Fragment:
+        """Parse one unit, once."""
+        found = self._fragments.get(unit)
+        if found is None:
+            found = self._fragments[unit] = _parse_unit(self, unit)
+        return found
+
+    def fragments_with(self, text: str, class_name: str | None = None) -> Iterator[Fragment]:
+        """Yield the parsed units (of one class) whose lines hold `text`."""
+        for unit in self.outline.units:
+            if (class_name is None or class_name in unit.classes) and text in self.text_of(unit):
+                yield self.fragment(unit)
+
+
+def _parse_unit(source: SourceFile, unit: Unit) -> Fragment:
+    # Empty class headers stand in for the classes around the unit, each one space deeper than the last.
+    header = "".join(f"{' ' * depth}class {name}:\n" for depth, name in enumerate(unit.classes))
+    text = header + source.text_of(unit) + "\n"
+    if unit.is_class_header:
+        text += f"{' ' * 200}pass\n"
+    try:
+        module = cst.parse_module(text)
+    except (cst.ParserSyntaxError, RecursionError) as error:
+        line = unit.first_line
+        raise SourceError(f"cannot parse {source.path}:{line}: {error}", hint="is it valid Python?") from error
+    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+    metadata = wrapper.resolve_many([PositionProvider, ParentNodeProvider])
+    return Fragment(
+        unit=unit,
+        module=module,
+        positions=metadata[PositionProvider],  # type: ignore[arg-type]
+        parents=metadata[ParentNodeProvider],  # type: ignore[arg-type]
+        line_offset=unit.first_line - 1 - len(unit.classes),
+    )

@@ -1,0 +1,74 @@
+"""The names that make up the capture pipeline, and the fast test whether bytes hold one of them."""
+
+import re
+from enum import Enum
+
+STAGE_NAMES = frozenset({"is_last_rank", "is_first_rank"})
+
+
+class Kind(Enum):
+    """What a name of the family stands for."""
+
+    STATES = "captured states"
+    STATE = "one captured state"
+    LAYERS = "layers to capture"
+    LAYER_IDS = "layer ids of a draft model"
+    FLAG = "capture flag"
+    SETTER = "setter"
+    MARK = "mark on a layer"
+    COLLECTOR = "collector"
+
+
+_KINDS: dict[str, Kind] = {
+    "aux_hidden_states": Kind.STATES,
+    "captured_last_layer_outputs": Kind.STATES,
+    "dspark_hidden_states": Kind.STATES,
+    "expected_aux_hidden_states": Kind.STATES,
+    "aux_hidden_state": Kind.STATE,
+    "layers_to_capture": Kind.LAYERS,
+    "dspark_layers_to_capture": Kind.LAYERS,
+    "eagle_aux_hidden_state_layer_ids": Kind.LAYER_IDS,
+    "capture_aux_hidden_states": Kind.FLAG,
+    "eagle_use_aux_hidden_state": Kind.FLAG,
+    "_is_layer_to_capture": Kind.MARK,
+    "capture_gathered": Kind.COLLECTOR,
+    "AuxHiddenStatePacker": Kind.COLLECTOR,
+    "AuxHiddenStateList": Kind.COLLECTOR,
+}
+_SETTER = re.compile(r"set_\w*layers_to_capture")
+
+# Every name above contains one of these; a handful of substring searches beats one combined pattern.
+_NEEDLES = (b"aux_hidden_state", b"to_capture", b"AuxHiddenState", b"captured_last_layer", b"capture_gathered")
+_DSPARK_NEEDLE = b"dspark_hidden_states"
+_STAGE_NEEDLES = (b"is_last_rank", b"is_first_rank")
+_WORD = re.compile(
+    "|".join(rf"(?<!\w){name}(?!\w)" for name in (*map(re.escape, _KINDS), _SETTER.pattern, *sorted(STAGE_NAMES)))
+)
+
+
+def kind_of(name: str) -> Kind | None:
+    """Return what `name` stands for, or None when it is not of the family."""
+    kind = _KINDS.get(name)
+    if kind is None and _SETTER.fullmatch(name):
+        return Kind.SETTER
+    return kind
+
+
+def is_capture_name(name: str) -> bool:
+    """Tell whether `name` belongs to the capture pipeline."""
+    return kind_of(name) is not None
+
+
+def may_hold_names(data: bytes) -> bool:
+    """Tell cheaply whether a file can hold a name of the family or a stage test; never a false no."""
+    return any(needle in data for needle in (*_NEEDLES, _DSPARK_NEEDLE, *_STAGE_NEEDLES))
+
+
+def count_names(text: str) -> int:
+    """Count the whole-word occurrences of capture and stage names in `text`."""
+    return len(_WORD.findall(text))
+
+
+def holds_name(line: str) -> bool:
+    """Tell whether `line` holds a capture or stage name as a whole word."""
+    return _WORD.search(line) is not None

@@ -1,0 +1,120 @@
+"""Find every occurrence of a capture or stage name in one file, and count mere mentions apart."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+import libcst.matchers as m
+from auxtap.tracer.fragments import Fragment, SourceFile
+from auxtap.tracer.names import STAGE_NAMES, Kind, count_names, holds_name, kind_of
+from auxtap.tracer.report import Mentions
+
+_ATTRIBUTE_ACCESS = m.Call(func=m.Name("getattr") | m.Name("setattr") | m.Name("hasattr"))
+
+
+@dataclass(frozen=True, eq=False)
+class Occurrence:
+    """One name where it does something.
+
+    `node` is the name itself, or the string of a `getattr`, `setattr` or `hasattr`; `reference` is the whole
+    expression that it ends (`self.model.layers_to_capture`), `parent` what that expression stands in.
+    """
+
+    source: SourceFile
+    fragment: Fragment
+    node: cst.Name | cst.SimpleString
+    name: str
+    reference: cst.CSTNode
+    parent: cst.CSTNode
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the name stands for; None for a stage name."""
+        return kind_of(self.name)
+
+    @property
+    def is_string(self) -> bool:
+        """Whether the name is the string of an attribute access rather than a NAME token."""
+        return isinstance(self.node, cst.SimpleString)
+
+    @property
+    def line(self) -> int:
+        """The line on which the name stands."""
+        return self.fragment.line_of(self.node)
+
+    @property
+    def scope(self) -> str:
+        """The qualified name of the enclosing function or class."""
+        return self.fragment.scope_of(self.node)
+
+    @property
+    def function(self) -> cst.FunctionDef | None:
+        """The innermost enclosing function."""
+        return self.fragment.function_of(self.node)
+
+    def ancestors(self) -> Iterator[cst.CSTNode]:
+        """Yield what is around the reference, innermost first."""
+        return self.fragment.ancestors_of(self.reference)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What one file holds."""
+
+    occurrences: tuple[Occurrence, ...]
+    mentions: Mentions
+
+
+def gather_occurrences(source: SourceFile) -> Gathered:
+    """Parse the units of `source` that hold a name and list what is in them, in source order."""
+    occurrences: list[Occurrence] = []
+    imports = strings = comments = 0
+    hit_lines = {number for number, line in enumerate(source.outline.lines, 1) if holds_name(line)}
+    for unit in source.outline.units:
+        lines = {line for line in hit_lines if unit.first_line <= line <= unit.last_line}
+        if not lines:
+            continue
+        hit_lines -= lines
+        fragment = source.fragment(unit)
+        for node in fragment.positions:
+            if isinstance(node, cst.Name):
+                if kind_of(node.value) is None and node.value not in STAGE_NAMES:
+                    continue
+                if _is_in_import(fragment, node):
+                    imports += 1
+                else:
+                    occurrences.append(_occurrence(source, fragment, node, node.value))
+            elif isinstance(node, cst.SimpleString):
+                n_names = count_names(node.value)
+                if n_names and _is_attribute_name(fragment, node):
+                    occurrences.append(_occurrence(source, fragment, node, node.raw_value))
+                else:
+                    strings += n_names
+            elif isinstance(node, cst.FormattedStringText):
+                strings += count_names(node.value)
+            elif isinstance(node, cst.Comment):
+                comments += count_names(node.value)
+    # What lies between units can only be comments.
+    comments += sum(count_names(source.outline.lines[line - 1]) for line in hit_lines)
+    occurrences.sort(key=lambda item: (item.line, item.fragment.order_of(item.node)))
+    return Gathered(tuple(occurrences), Mentions(imports, strings, comments))
+
+
+def _occurrence(source: SourceFile, fragment: Fragment, node: cst.Name | cst.SimpleString, name: str) -> Occurrence:
+    reference: cst.CSTNode = node
+    parent = fragment.parent_of(node)
+    if isinstance(parent, cst.Attribute) and parent.attr is node:
+        reference, parent = parent, fragment.parent_of(parent)
+    return Occurrence(source, fragment, node, name, reference, parent)
+
+
+def _is_in_import(fragment: Fragment, node: cst.CSTNode) -> bool:
+    return any(isinstance(item, cst.Import | cst.ImportFrom) for item in fragment.ancestors_of(node))
+
+
+def _is_attribute_name(fragment: Fragment, node: cst.SimpleString) -> bool:
+    argument = fragment.parent_of(node)
+    call = fragment.parent_of(argument)
+    if not isinstance(call, cst.Call) or not m.matches(call, _ATTRIBUTE_ACCESS):
+        return False
+    return len(call.args) >= 2 and call.args[1] is argument and kind_of(node.raw_value) is not None

@@ -1,0 +1,121 @@
+"""Where the definitions of a file lie, so that only those that matter are parsed in full."""
+
+import ast
+import io
+import tokenize
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from auxtap.core.errors import SourceError
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A function, a class header, or a statement outside functions: the smallest piece parsed on its own.
+
+    `classes` names the enclosing classes, outermost first; lines are 1-based and inclusive, decorators included.
+    """
+
+    classes: tuple[str, ...]
+    name: str | None
+    first_line: int
+    last_line: int
+    is_class_header: bool = False
+
+
+@dataclass(frozen=True)
+class ClassOutline:
+    """A class at module level: its bases as written (last name only) and its methods."""
+
+    name: str
+    bases: tuple[str, ...]
+    line: int
+    methods: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The units and classes of one file, in source order."""
+
+    lines: tuple[str, ...]
+    units: tuple[Unit, ...]
+    classes: tuple[ClassOutline, ...]
+
+
+def decode_source(path: PurePosixPath, data: bytes) -> str:
+    """Decode by byte-order mark or coding line, with `\\n` as the only line end.
+
+    Raises:
+        SourceError: the bytes do not fit their declared encoding.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise SourceError(f"cannot decode {path}: {error}", hint="is it a Python source file?") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def outline_source(path: PurePosixPath, text: str) -> Outline:
+    """Find the units and classes of one file.
+
+    Raises:
+        SourceError: this interpreter's parser refuses the file.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SourceError(f"cannot parse {path}: {error}", hint="is it a Python source file?") from error
+    return Outline(
+        lines=tuple(text.split("\n")),
+        units=tuple(_merge_shared_lines(_walk_units(tree.body, ()))),
+        classes=tuple(_outline_class(node) for node in tree.body if isinstance(node, ast.ClassDef)),
+    )
+
+
+def _outline_class(node: ast.ClassDef) -> ClassOutline:
+    methods = (item.name for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
+    bases = (_last_name(base) for base in node.bases)
+    return ClassOutline(node.name, tuple(name for name in bases if name), node.lineno, tuple(methods))
+
+
+def _last_name(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript):
+        return _last_name(node.value)
+    return None
+
+
+def _walk_units(body: list[ast.stmt], classes: tuple[str, ...]) -> Iterator[Unit]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and _first_line(node.body[0]) > node.lineno:
+            yield Unit(classes, node.name, _first_line(node), _first_line(node.body[0]) - 1, True)
+            yield from _walk_units(node.body, (*classes, node.name))
+        else:
+            name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+            yield Unit(classes, name, _first_line(node), node.end_lineno or node.lineno)
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _merge_shared_lines(units: Iterator[Unit]) -> Iterator[Unit]:
+    previous: Unit | None = None
+    for unit in units:
+        if previous is not None and unit.first_line <= previous.last_line:
+            previous = replace(previous, name=None, last_line=max(previous.last_line, unit.last_line))
+            continue
+        if previous is not None:
+            yield previous
+        previous = unit
+    if previous is not None:
+        yield previous
