@@ -219,26 +219,6 @@ def _refusal(option: str) -> str | None:
     return REFUSED_OPTIONS[abbreviated[0]] if abbreviated else None
 
 
-def parse_layers(text: str) -> tuple[int, ...]:
-    """Read capture indices such as `3,31,59`.
-
-    Raises:
-        UsageError: not positive integers, or one stands twice.
-    """
-    try:
-        layers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"layers {text!r} are not integers", hint="write --layers 3,31,59") from None
-    if min(layers) < 1:
-        raise UsageError(
-            f"capture index {min(layers)} is out of range",
-            hint="capture index i is the state that enters block i; the first that can be captured is 1",
-        )
-    if len(set(layers)) != len(layers):
-        raise UsageError(f"layers {text!r} name an index twice")
-    return tuple(sorted(layers))
-
-
 def model_depth(model_path: str) -> int | None:
     """Return the number of decoder blocks that a local model's `config.json` states, None when there is none."""
     try:

@@ -1,0 +1,189 @@
+"""`auxtap serve`: a patched SGLang server with the tap on, in the foreground."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from auxtap.commands.context import cache_layout, parse_layers
+from auxtap.core.cache import CacheLayout
+from auxtap.core.errors import ServerError, UsageError
+
+if TYPE_CHECKING:
+    from auxtap.serving.profile import LaunchSpec
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+
+
+def serve(
+    worktree: Annotated[Path, typer.Option(help="Worktree that auxtap apply made.")],
+    model_path: Annotated[str, typer.Option(metavar="MODEL", help="Model folder, or a model's name on the hub.")],
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="3,31,59", help="Capture indices. [default: those of the patch, or the model's depth]"),
+    ] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Serve on the CPU with auxtap's engine environment.")] = False,
+    spool: Annotated[
+        Path | None, typer.Option(help="Folder the tap writes into. [default: /dev/shm/auxtap-UID/PORT]")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 30000,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="Python whose packages serve the tree. [default: the running one; --cpu: the engine's]"),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it is ready.")] = 1800.0,
+    log: Annotated[Path | None, typer.Option(help="The server's log. [default: in auxtap's cache]")] = None,
+    sglang_args: Annotated[
+        list[str] | None, typer.Argument(metavar="-- SGLANG_ARGS", help="Arguments for SGLang, after --.")
+    ] = None,
+) -> None:
+    """Start a patched server with the tap on; Ctrl-C stops it whole."""
+    from auxtap.checkout.worktree import check_applied
+    from auxtap.serving.processes import choose_port
+    from auxtap.serving.profile import LaunchSpec, check_extra_arguments
+
+    extra = tuple(sglang_args or ())
+    check_extra_arguments(extra)
+    chosen_layers = parse_layers(layers) if layers is not None else None
+    applied = check_applied(worktree)
+    cache = cache_layout()
+    check_model_path(model_path)
+    chosen_port = choose_port(host, port)
+    spec = LaunchSpec(
+        python=serving_python(python, applied.release, cache, cpu=cpu),
+        tree=applied.path,
+        model_path=local_model(model_path),
+        host=host,
+        port=chosen_port,
+        spool=(spool or default_spool(chosen_port, cache)).absolute(),
+        layers=chosen_layers or layers_for(applied.layers, model_path),
+        cpu=cpu,
+        release=applied.release,
+        patch_digest=applied.patch_digest,
+        source_digest=applied.source_digest,
+        extra_arguments=extra,
+        log=(log or cache.logs / f"server-{chosen_port}.log").absolute(),
+        bytecode=cache.bytecode / f"sglang-{applied.release}",
+    )
+    run_server(spec, timeout)
+
+
+def run_server(spec: "LaunchSpec", timeout_s: float) -> None:
+    """Run a server until a person stops it.
+
+    Raises:
+        ServerError: it does not become ready, or ends by itself.
+    """
+    from auxtap.serving.server import ServerProcess
+    from auxtap.ui import console, engine_view
+
+    assert spec.spool is not None
+    with terminations_interrupt():
+        server = ServerProcess(spec)
+        ready = False
+        try:
+            with server:
+                console.say(f"starting SGLang {spec.release} on {spec.url}; its log is {spec.log}")
+                seconds = server.wait_ready(timeout_s=timeout_s, progress=console.say)
+                ready = True
+                engine_view.show_server(
+                    url=spec.url, spool=spec.spool, log=spec.log, layers=spec.layers, seconds=seconds
+                )
+                raise server.wait_ended()
+        except KeyboardInterrupt:
+            console.say("the server is stopped")
+            if not ready:
+                raise
+
+
+@contextlib.contextmanager
+def terminations_interrupt() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that a server is stopped whichever way auxtap is asked to end."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def serving_python(python: Path | None, release: str, cache: CacheLayout, *, cpu: bool) -> Path:
+    """Return the Python to serve with.
+
+    Raises:
+        ServerError: the CPU engine of the release is not set up, or there is no such Python.
+    """
+    from auxtap.serving.engine_env import find_engine
+
+    if python is not None:
+        # Not resolved: the python of a virtual environment is a link, and its place is what makes it one.
+        found = python.expanduser().absolute()
+        if not os.access(found, os.X_OK) or found.is_dir():
+            raise ServerError(f"{python} is no Python that can be run", hint="name the python of an environment")
+        return found
+    if not cpu:
+        return Path(sys.executable)
+    engine = find_engine(release, cache)
+    if engine is None:
+        raise ServerError(
+            f"the engine environment for SGLang {release} is not set up",
+            hint=f"run auxtap engine setup --release {release}",
+        )
+    return engine.python
+
+
+def default_spool(port: int, cache: CacheLayout) -> Path:
+    """Return a spool of this user and port, in memory where there is such a place."""
+    if os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+        folder = SHARED_MEMORY / f"auxtap-{os.getuid()}"
+    else:
+        folder = cache.root / "spool"
+    return folder / str(port)
+
+
+def check_model_path(model_path: str) -> None:
+    """Refuse what is written like a path and is no model folder; a name on the hub is SGLang's to find.
+
+    Raises:
+        UsageError: there is no such folder, or it holds no `config.json`.
+    """
+    path = Path(model_path).expanduser()
+    written_as_path = model_path.startswith((".", "/", "~")) or path.exists() or model_path.count("/") > 1
+    if not written_as_path:
+        return
+    if not path.is_dir():
+        raise UsageError(f"no model folder {model_path}", hint="--model-path names a folder with a config.json")
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{model_path} is no model folder: it has no config.json")
+
+
+def local_model(model_path: str) -> str:
+    """Return the absolute path of a local model, and a hub's name as it is."""
+    path = Path(model_path).expanduser()
+    return str(path.resolve()) if path.is_dir() else model_path
+
+
+def layers_for(patch_layers: tuple[int, ...], model_path: str) -> tuple[int, ...]:
+    """Return the layers of the patch when the model has them, else three of its depth.
+
+    Raises:
+        UsageError: the patch names none and the model's depth is not known.
+    """
+    from auxtap.serving.profile import default_layers, model_depth
+
+    depth = model_depth(local_model(model_path))
+    if patch_layers and (depth is None or max(patch_layers) < depth):
+        return patch_layers
+    if depth is None:
+        raise UsageError(f"the depth of {model_path} is not known here", hint="name --layers")
+    return default_layers(depth)
