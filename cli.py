@@ -7,6 +7,7 @@ import traceback
 from typing import Annotated, Any
 
 import typer
+
 from auxtap import __version__
 from auxtap.commands import apply, check, demo, engine, extract, patch, serve, trace, verify
 from auxtap.commands.context import cache_layout
@@ -104,3 +105,7 @@ def main() -> None:
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Cases of tap/capture.py on real torch tensors; run by an engine's python, which has torch and no auxtap.
+
+usage: capture_script.py FOLDER_THAT_HOLDS_TAP_AS_tapped SCRATCH; prints {case: "ok" or what went wrong}.
+"""
+
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from safetensors.torch import load_file
+
+sys.path.insert(0, sys.argv[1])
+
+from tapped import protocol, rows  # noqa: E402
+from tapped.capture import Capture, Stage  # noqa: E402
+from tapped.spool import SpoolDirectory  # noqa: E402
+from tapped.writer import PendingBudget, Writer  # noqa: E402
+
+HIDDEN = 8
+EXTEND = SimpleNamespace(name="EXTEND")
+A, B = (protocol.RequestId("00000000", index, 0) for index in (0, 1))
+
+
+class Bench:
+    """A spool, a writer and a capture of two layers and the final state."""
+
+    def __init__(self, scratch: Path, *, dtype="F32", limit=1 << 20, max_wait_s=5.0, start=True, has_final=True):
+        scratch.mkdir(mode=0o700, parents=True)
+        self.folder = scratch
+        name = protocol.descriptor_name("h", 0, 0)
+        self.stats_file = scratch / protocol.stats_name(name)
+        self.writer = Writer(SpoolDirectory(scratch), name, "nonce", PendingBudget(limit))
+        if start:
+            self.writer.start()
+        self.capture = Capture(Stage(0, 0, (2, 5), has_final, HIDDEN, dtype), self.writer, max_wait_s)
+
+    def batch(self, requests, padding=0, **more):
+        """Return a ForwardBatch as the tap sees it: (rid, prompt length, prefix, rows) for each request."""
+        noted = tuple(rows.NotedRequest(rid, n_tokens) for rid, n_tokens, _, _ in requests)
+        total = sum(n for _, _, _, n in requests) + padding
+        batch = SimpleNamespace(
+            forward_mode=EXTEND,
+            extend_seq_lens_cpu=[n for _, _, _, n in requests],
+            extend_prefix_lens_cpu=[first for _, _, first, _ in requests],
+            input_ids=torch.arange(total),
+            _auxtap=noted,
+            **more,
+        )
+        self.capture.expect(noted)
+        return batch
+
+    def stop(self):
+        self.writer.stop()
+        return protocol.TapStats.from_json(json.loads(self.stats_file.read_text()))
+
+    def ready(self, rid):
+        return load_file(self.folder / f"{rid}.pp0.dp0.ready")
+
+    def reason(self, rid):
+        return json.loads((self.folder / f"{rid}.pp0.dp0.failed").read_text())["reason"]
+
+
+def states(n_rows, dtype=torch.float32):
+    return [torch.randn(n_rows, HIDDEN).to(dtype) for _ in range(3)]
+
+
+def case_rows_of_two_requests_and_padding(scratch):
+    bench = Bench(scratch)
+    two, five, final = states(9)
+    bench.capture.take(bench.batch([(A, 4, 0, 4), (B, 3, 0, 3)], padding=2), [two, five], final)
+    stats = bench.stop()
+    assert stats.parts_ready == 2
+    assert stats.errors == 0
+    part = bench.ready(B)
+    assert part["input_ids"].tolist() == [4, 5, 6]
+    assert torch.equal(part["hidden.2"], two[4:7])
+    assert torch.equal(part["hidden.5"], five[4:7])
+    assert torch.equal(part["final"], final[4:7])
+
+
+def case_what_the_model_overwrites_later_does_not_matter(scratch):
+    bench = Bench(scratch)
+    two, five, final = states(4)
+    kept = two.clone()
+    bench.capture.take(bench.batch([(A, 4, 0, 4)]), [two, five], final)
+    two.zero_()
+    bench.stop()
+    assert torch.equal(bench.ready(A)["hidden.2"], kept)
+
+
+def case_chunks_are_stitched(scratch):
+    bench = Bench(scratch, dtype="BF16")
+    two, five, final = states(10, torch.bfloat16)
+    for first, last in ((0, 4), (4, 8), (8, 10)):
+        batch = bench.batch([(A, 10, first, last - first)])
+        bench.capture.take(batch, [two[first:last], five[first:last]], final[first:last])
+    bench.stop()
+    assert torch.equal(bench.ready(A)["hidden.5"], five)
+    assert bench.ready(A)["final"].dtype == torch.bfloat16
+
+
+def case_columns_of_a_wider_tensor(scratch):
+    bench = Bench(scratch)
+    wide = torch.randn(4, 3 * HIDDEN)
+    two, five, final = wide.split(HIDDEN, dim=1)
+    bench.capture.take(bench.batch([(A, 4, 0, 4)]), [two, five], final)
+    bench.stop()
+    assert torch.equal(bench.ready(A)["final"], final)
+
+
+def case_a_chunk_larger_than_the_budget_passes(scratch):
+    bench = Bench(scratch, limit=4 * HIDDEN * 4)
+    two, five, final = states(100)
+    bench.capture.take(bench.batch([(A, 100, 0, 100)]), [two, five], final)
+    stats = bench.stop()
+    assert torch.equal(bench.ready(A)["final"], final)
+    assert stats.peak_pending_bytes <= 4 * HIDDEN * 4
+
+
+def case_a_writer_that_falls_behind_fails_the_sample_only(scratch):
+    bench = Bench(scratch, limit=4 * HIDDEN * 4, max_wait_s=0.05, start=False)
+    began = time.monotonic()
+    for rid in (A, B):
+        bench.capture.take(bench.batch([(rid, 9, 0, 9)]), states(9)[:2], states(9)[0])
+    assert time.monotonic() - began < 2
+    bench.writer.start()
+    stats = bench.stop()
+    assert "fell behind" in bench.reason(A)
+    assert "fell behind" in bench.reason(B)
+    assert stats.waits == 2
+    assert stats.parts_failed == 2
+
+
+def case_the_wait_is_bounded_for_the_whole_forward(scratch):
+    bench = Bench(scratch, limit=4 * HIDDEN * 4, max_wait_s=0.2, start=False)
+    many = [(protocol.RequestId("00000000", index, 0), 9, 0, 9) for index in range(20)]
+    began = time.monotonic()
+    bench.capture.take(bench.batch(many), states(180)[:2], states(180)[0])
+    assert time.monotonic() - began < 1, "20 requests must not wait 20 times"
+    bench.writer.start()
+    bench.stop()
+
+
+def case_missing_states_are_a_failure(scratch):
+    bench = Bench(scratch)
+    bench.capture.take(bench.batch([(A, 4, 0, 4)]), states(4)[:1], states(4)[0])
+    bench.stop()
+    assert "1 states were captured, 2 were armed" in bench.reason(A)
+
+
+def case_too_few_rows_are_a_failure(scratch):
+    bench = Bench(scratch)
+    bench.capture.take(bench.batch([(A, 4, 0, 4)]), states(3)[:2], states(3)[0])
+    bench.stop()
+    assert "shape (3, 8)" in bench.reason(A)
+
+
+def case_another_dtype_is_a_failure(scratch):
+    bench = Bench(scratch)
+    half = states(4, torch.float16)
+    bench.capture.take(bench.batch([(A, 4, 0, 4)]), half[:2], half[0])
+    bench.stop()
+    assert "torch.float16" in bench.reason(A)
+
+
+def case_padded_lengths_of_dp_attention_are_refused(scratch):
+    bench = Bench(scratch)
+    batch = bench.batch([(A, 4, 0, 4)], _original_forward_mode=SimpleNamespace(name="IDLE"))
+    bench.capture.take(batch, states(4)[:2], states(4)[0])
+    bench.stop()
+    assert "padding of data-parallel attention" in bench.reason(A)
+
+
+def case_a_batch_that_lost_its_note_is_counted(scratch):
+    bench = Bench(scratch)
+    batch = bench.batch([(A, 4, 0, 4)])
+    del batch._auxtap
+    bench.capture.take(batch, states(4)[:2], states(4)[0])
+    stats = bench.stop()
+    assert stats.unattributed_batches == 1
+    assert "does not say whose rows" in bench.reason(A)
+
+
+def case_a_forward_that_never_reaches_the_tap_is_counted(scratch):
+    bench = Bench(scratch)
+    bench.batch([(A, 4, 0, 4)])
+    bench.capture.expect(())
+    stats = bench.stop()
+    assert stats.unattributed_batches == 1
+    assert "never reached the tap" in bench.reason(A)
+
+
+def case_foreign_requests_leave_nothing(scratch):
+    bench = Bench(scratch)
+    bench.capture.take(bench.batch([(None, 4, 0, 4)]), states(4)[:2], states(4)[0])
+    stats = bench.stop()
+    assert stats.bytes_written == 0
+    assert sorted(path.name for path in scratch.iterdir()) == [bench.stats_file.name]
+
+
+def main():
+    results = {}
+    for name, case in sorted(globals().items()):
+        if name.startswith("case_"):
+            try:
+                case(Path(sys.argv[2]) / name)
+                results[name] = "ok"
+            except Exception:
+                results[name] = traceback.format_exc()
+    print(json.dumps(results))
+
+
+main()
