@@ -1,0 +1,47 @@
+"""Put together what a run's store is of, from the dataset, the writers and the server."""
+
+from auxtap.extraction.client import ServerInfo
+from auxtap.extraction.manifest import (
+    FINAL_STATE,
+    DatasetFacts,
+    ModelFacts,
+    StageStates,
+    StoreManifest,
+    tool_version,
+)
+from auxtap.extraction.samples import Dataset
+from auxtap.extraction.topology import Topology, stage_layout
+from auxtap.tap.protocol import INPUT_IDS
+
+
+def describe_run(part_format_name: str, dataset: Dataset, topology: Topology, info: ServerInfo) -> StoreManifest:
+    """Return the manifest of a store that this run would begin; `run` and `sessions` are the store's to give."""
+    head = topology.head
+    stages = tuple(
+        StageStates(stage.pp_rank, tuple(s.name for s in stage_layout(stage, 1).slots if s.name != INPUT_IDS))
+        for stage in topology.stages
+    )
+    return StoreManifest(
+        run="0" * 8,
+        sessions=0,
+        tool_version=tool_version(),
+        part_format=part_format_name,
+        model=ModelFacts(
+            head.model_path,
+            head.model_class,
+            head.num_layers,
+            head.hidden_size,
+            head.vocab_size,
+            head.context_length,
+        ),
+        release=head.release,
+        source_digest=head.source_digest,
+        patch_digest=head.patch_digest,
+        dtype=head.dtype,
+        final=FINAL_STATE,
+        layers=tuple(sorted(head.all_layers)),
+        pp_size=head.pp_size,
+        stages=stages,
+        dataset=DatasetFacts(dataset.digest, len(dataset.samples), dataset.n_tokens),
+        server_arguments=info.arguments,
+    )

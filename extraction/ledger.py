@@ -1,0 +1,168 @@
+"""The append-only record of every sample's fate; the last line of an id wins."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from auxtap.core.errors import IntegrityError
+
+STORED, SKIPPED, FAILED = "stored", "skipped", "failed"
+_FATES = (STORED, SKIPPED, FAILED)
+_FILE = re.compile(r"samples/([0-9]{8,9})\.pp([0-9]{1,4})\.(safetensors|pt)")
+
+
+@dataclass(frozen=True)
+class LedgerPart:
+    """One stored file: `file` is relative to the store, `digest` of the whole file, `tap_digest` the tap's own."""
+
+    file: str
+    stage: int
+    dp: int
+    states: tuple[str, ...]
+    n_bytes: int
+    digest: str
+    tap_digest: str
+
+
+@dataclass(frozen=True)
+class LedgerLine:
+    """The fate of one sample: stored, skipped (never sent) or failed (after `attempts` in this session)."""
+
+    index: int
+    sample_id: str
+    fate: str
+    reason: str
+    n_tokens: int
+    attempts: int
+    ids_digest: str
+    parts: tuple[LedgerPart, ...]
+    time: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as it is written."""
+        record = {"id" if key == "sample_id" else key: value for key, value in asdict(self).items()}
+        record["parts"] = [{**asdict(part), "states": list(part.states)} for part in self.parts]
+        return record
+
+    @classmethod
+    def from_json(cls, value: object) -> "LedgerLine":
+        """Read a line.
+
+        Raises:
+            ValueError: it is no ledger line.
+        """
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+        index, n_tokens, attempts = (_integer(value, key) for key in ("index", "n_tokens", "attempts"))
+        parts = value.get("parts")
+        if not isinstance(parts, list):
+            raise ValueError("parts is not a list")
+        line = cls(
+            index=index,
+            sample_id=_text(value, "id"),
+            fate=_text(value, "fate"),
+            reason=_text(value, "reason"),
+            n_tokens=n_tokens,
+            attempts=attempts,
+            ids_digest=_text(value, "ids_digest"),
+            parts=tuple(_read_part(part, index) for part in parts),
+            time=_text(value, "time"),
+        )
+        if line.fate not in _FATES or bool(line.parts) != (line.fate == STORED):
+            raise ValueError(f"fate {line.fate!r} with {len(line.parts)} parts")
+        return line
+
+
+def _integer(record: Mapping[str, object], key: str) -> int:
+    value = record.get(key)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{key} is not a count")
+    return value
+
+
+def _text(record: Mapping[str, object], key: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is not a text")
+    return value
+
+
+def _read_part(value: object, index: int) -> LedgerPart:
+    if not isinstance(value, dict):
+        raise ValueError("a part is not a JSON object")
+    states = value.get("states")
+    if not isinstance(states, list) or not all(isinstance(state, str) for state in states):
+        raise ValueError("states is not a list of names")
+    part = LedgerPart(
+        file=_text(value, "file"),
+        stage=_integer(value, "stage"),
+        dp=_integer(value, "dp"),
+        states=tuple(states),
+        n_bytes=_integer(value, "n_bytes"),
+        digest=_text(value, "digest"),
+        tap_digest=_text(value, "tap_digest"),
+    )
+    match = _FILE.fullmatch(part.file)
+    if match is None or (int(match[1]), int(match[2])) != (index, part.stage):
+        raise ValueError(f"file {part.file!r} is not that of sample {index}, stage {part.stage}")
+    return part
+
+
+@dataclass(frozen=True)
+class LedgerText:
+    """A ledger as it lies on disk; `torn_bytes` of a line whose end was never written follow `whole_bytes`."""
+
+    lines: tuple[LedgerLine, ...]
+    whole_bytes: int
+    torn_bytes: int
+
+    def last_lines(self) -> dict[str, LedgerLine]:
+        """Return the line that counts for each id."""
+        return {line.sample_id: line for line in self.lines}
+
+
+def read_ledger(path: Path) -> LedgerText:
+    """Read a ledger; one that is not there is empty.
+
+    Raises:
+        IntegrityError: a whole line is unreadable; names it.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return LedgerText((), 0, 0)
+    whole = data.rfind(b"\n") + 1
+    lines = []
+    for number, text in enumerate(data[:whole].splitlines(), start=1):
+        try:
+            lines.append(LedgerLine.from_json(json.loads(text)))
+        except (ValueError, RecursionError) as error:
+            raise IntegrityError(
+                f"{path}:{number}: unreadable ledger line: {error}",
+                hint="the store was changed from outside; take the line out to have its sample extracted again",
+            ) from None
+    return LedgerText(tuple(lines), whole, len(data) - whole)
+
+
+class LedgerWriter:
+    """Appends lines, each of them durable when `append` returns."""
+
+    def __init__(self, path: Path, whole_bytes: int) -> None:
+        """Open `path` and cut off whatever follows its last whole line."""
+        self._file: BinaryIO = path.open("ab", buffering=0)
+        self._file.truncate(whole_bytes)
+
+    def append(self, line: LedgerLine) -> None:
+        """Write a line in one piece and fsync it."""
+        data = json.dumps(line.to_json(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        while data:
+            data = data[self._file.write(data) :]
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,219 @@
+"""What a store is of; written once, held against every later run."""
+
+import importlib.metadata
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from auxtap.core.errors import ExtractionError, IntegrityError
+
+STORE_VERSION = 1
+FINAL_STATE = "post-norm"
+_RUN = re.compile(r"[0-9a-f]{8}")
+# Where a store began is told by these; what may change from session to session is not among them.
+_IDENTITY = (
+    "part_format", "model", "release", "source_digest", "patch_digest", "dtype", "final", "layers", "stages",
+    "dataset",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The served model."""
+
+    path: str
+    model_class: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+
+
+@dataclass(frozen=True)
+class StageStates:
+    """The states that a pipeline stage's part holds, in the order of the file."""
+
+    pp: int
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """The dataset; `digest` covers ids, tokens and masks."""
+
+    digest: str
+    n_samples: int
+    n_tokens: int
+
+
+@dataclass(frozen=True)
+class StoreManifest:
+    """A store's own description; `layers` are capture indices, `sessions` counts the runs that wrote into it."""
+
+    run: str
+    sessions: int
+    tool_version: str
+    part_format: str
+    model: ModelFacts
+    release: str
+    source_digest: str
+    patch_digest: str
+    dtype: str
+    final: str
+    layers: tuple[int, ...]
+    pp_size: int
+    stages: tuple[StageStates, ...]
+    dataset: DatasetFacts
+    server_arguments: Mapping[str, Any] = field(hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest as it is published, the layers in every convention."""
+        return {
+            "auxtap_store": STORE_VERSION,
+            "run": self.run,
+            "sessions": self.sessions,
+            "tool_version": self.tool_version,
+            "format": self.part_format,
+            "model": asdict(self.model),
+            "release": self.release,
+            "source_digest": self.source_digest,
+            "patch_digest": self.patch_digest,
+            "dtype": self.dtype,
+            "hidden_size": self.model.hidden_size,
+            "final": self.final,
+            "layers": [layer_conventions(layer) for layer in self.layers],
+            "pp_size": self.pp_size,
+            "stages": [{"pp": stage.pp, "states": list(stage.states)} for stage in self.stages],
+            "dataset": asdict(self.dataset),
+            "server_arguments": dict(self.server_arguments),
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> "StoreManifest":
+        """Read a manifest.
+
+        Raises:
+            ValueError: it is none, or of another store version.
+        """
+        if not isinstance(value, dict) or value.get("auxtap_store") != STORE_VERSION:
+            raise ValueError(f"not the manifest of a store of version {STORE_VERSION}")
+        try:
+            manifest = cls(
+                run=value["run"],
+                sessions=value["sessions"],
+                tool_version=value["tool_version"],
+                part_format=value["format"],
+                model=ModelFacts(**value["model"]),
+                release=value["release"],
+                source_digest=value["source_digest"],
+                patch_digest=value["patch_digest"],
+                dtype=value["dtype"],
+                final=value["final"],
+                layers=tuple(layer["capture_index"] for layer in value["layers"]),
+                pp_size=value["pp_size"],
+                stages=tuple(StageStates(stage["pp"], tuple(stage["states"])) for stage in value["stages"]),
+                dataset=DatasetFacts(**value["dataset"]),
+                server_arguments=dict(value["server_arguments"]),
+            )
+        except KeyError as error:
+            raise ValueError(f"{error} is missing") from None
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        manifest._check_types(value)
+        return manifest
+
+    def _check_types(self, value: Mapping[str, Any]) -> None:
+        counts = (
+            self.sessions, self.pp_size, self.model.num_layers, self.model.hidden_size, self.model.vocab_size,
+            self.dataset.n_samples, self.dataset.n_tokens, *self.layers, *(stage.pp for stage in self.stages),
+        )  # fmt: skip
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("a count is not a number")
+        texts: tuple[object, ...] = (
+            self.run, self.tool_version, self.part_format, self.model.path, self.model.model_class, self.release,
+            self.source_digest, self.patch_digest, self.dtype, self.final, self.dataset.digest,
+            *(state for stage in self.stages for state in stage.states),
+        )  # fmt: skip
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a name or digest is not a text")
+        if _RUN.fullmatch(self.run) is None:
+            raise ValueError("run is not eight hexadecimal digits")
+        if [layer_conventions(layer) for layer in self.layers] != value["layers"]:
+            raise ValueError("layers do not agree with their own conventions")
+        if value.get("hidden_size") != self.model.hidden_size:
+            raise ValueError("hidden_size does not agree with the model's")
+
+    def differences(self, other: "StoreManifest") -> tuple[str, ...]:
+        """Say in what `other` is of something else than this, as `what: this, now that`."""
+        found: list[str] = []
+        for name in _IDENTITY:
+            _compare(name, getattr(self, name), getattr(other, name), found)
+        return tuple(found)
+
+
+def _compare(name: str, old: Any, new: Any, found: list[str]) -> None:
+    if old == new:
+        return
+    if isinstance(old, ModelFacts | DatasetFacts):
+        for key, value in asdict(old).items():
+            _compare(f"{name} {key}", value, getattr(new, key), found)
+        return
+    found.append(f"{name.replace('_', ' ')}: {_show(old)}, now {_show(new)}")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_show(item) for item in value) + "]"
+    if isinstance(value, StageStates):
+        return f"stage {value.pp} {'+'.join(value.states)}"
+    return str(value) or "(none)"
+
+
+def layer_conventions(layer: int) -> dict[str, int]:
+    """Name a capture index in every convention.
+
+    The input of block i is what block i-1 put out, transformers' `hidden_states[i]`, and id i-1 for the draft
+    configurations to which the setters of SGLang 0.5.9 add one (models/deepseek_v2.py,
+    DeepseekV2ForCausalLM.set_eagle3_layers_to_capture).
+    """
+    return {
+        "capture_index": layer,
+        "draft_config_id": layer - 1,
+        "transformers_hidden_states": layer,
+        "output_of_layer": layer - 1,
+    }
+
+
+def tool_version() -> str:
+    """Return auxtap's own version."""
+    return importlib.metadata.version("auxtap")
+
+
+def read_manifest(path: Path) -> StoreManifest:
+    """Read a store's manifest.
+
+    Raises:
+        FileNotFoundError: there is none.
+        IntegrityError: it is unreadable.
+    """
+    try:
+        return StoreManifest.from_json(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path} is unreadable: {error}", hint="the store was changed from outside") from None
+
+
+def check_same(stored: StoreManifest, now: StoreManifest, store: Path) -> None:
+    """Refuse to go on in a store of something else.
+
+    Raises:
+        ExtractionError: they differ; names each difference.
+    """
+    differences = stored.differences(now)
+    if differences:
+        raise ExtractionError(
+            f"store {store} is of something else: {'; '.join(differences)}",
+            hint="give another --out, or serve what the store was begun with",
+        )

@@ -1,0 +1,272 @@
+"""The finished data set: manifest, ledger and samples; a file has its final name only when it is whole and good."""
+
+import contextlib
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from auxtap.core.errors import ExtractionError
+from auxtap.core.files import fsync_directory, held_lock, publish_json
+from auxtap.extraction.formats.contract import (
+    MalformedPartError,
+    PartContent,
+    PartFormat,
+    part_format,
+    stored_content,
+)
+from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter, read_ledger
+from auxtap.extraction.manifest import STORE_VERSION, StoreManifest, check_same, read_manifest
+from auxtap.extraction.samples import Sample
+from auxtap.tap.protocol import INPUT_IDS, PartLayout, best_digest, new_digest
+
+MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE = "manifest.json", "ledger.jsonl", ".lock", "samples", "quarantine"
+_TEMPORARY = re.compile(r"\..*\.tmp")
+
+
+@dataclass(frozen=True)
+class PartSource:
+    """A part that is to be stored; reading `blocks` to the end proves it, and raises when it is bad."""
+
+    stage: int
+    dp: int
+    layout: PartLayout
+    tap_digest: str
+    blocks: Iterable[memoryview]
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """A part that lies in the store under a temporary name."""
+
+    temporary: Path
+    part: LedgerPart
+
+
+class DigestingFile:
+    """Passes writes on, and digests and counts them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Write to `file`."""
+        self._file = file
+        self._algorithm = best_digest()
+        self._digest = new_digest(self._algorithm)
+        self.n_bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of `data`."""
+        self._digest.update(data)
+        n_written = self._file.write(data)
+        self.n_bytes += n_written
+        return n_written
+
+    def flush(self) -> None:
+        """Hand everything to the file."""
+        self._file.flush()
+
+    @property
+    def digest(self) -> str:
+        """What was written so far, as `algorithm:hexadecimal`."""
+        return f"{self._algorithm}:{self._digest.hexdigest()}"
+
+
+def part_file(index: int, stage: int, suffix: str) -> str:
+    """Return a stored part's name, relative to the store."""
+    return f"{SAMPLES}/{index:08d}.pp{stage}{suffix}"
+
+
+def part_metadata(index: int, sample_id: str, stage: int, tap_digest: str) -> dict[str, str]:
+    """Return what a stored part says of itself: nothing that differs from run to run."""
+    return {
+        "auxtap_store": str(STORE_VERSION),
+        "id": sample_id,
+        "index": str(index),
+        "pp": str(stage),
+        "tap_digest": tap_digest,
+    }
+
+
+class Store:
+    """A store that this process alone writes into; safe for several threads. Made by `open_store`."""
+
+    def __init__(self, path: Path, manifest: StoreManifest, ledger: LedgerWriter, lines: dict[str, LedgerLine]) -> None:
+        """Take over what `open_store` has read."""
+        self.path = path
+        self.manifest = manifest
+        self.format: PartFormat = part_format(manifest.part_format)
+        self._ledger = ledger
+        self._lines = lines
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def last_line(self, sample_id: str) -> LedgerLine | None:
+        """Return what the ledger says of a sample so far."""
+        return self._lines.get(sample_id)
+
+    def holds(self, sample: Sample, contents: Callable[[int, str], PartContent]) -> bool:
+        """Tell whether ledger and files agree that the sample is stored, without reading the tensors.
+
+        `contents` gives what the part of a stage must hold, from the stage and the tap's digest.
+        """
+        line = self._lines.get(sample.sample_id)
+        if line is None or line.fate != STORED:
+            return False
+        if (line.index, line.ids_digest) != (sample.index, sample.ids_digest()):
+            return False
+        if [part.stage for part in line.parts] != [stage.pp for stage in self.manifest.stages]:
+            return False
+        for part in line.parts:
+            path = self.path / part.file
+            try:
+                if path.stat().st_size != part.n_bytes:
+                    return False
+                content = self.format.open(path).content
+            except (OSError, MalformedPartError):
+                return False
+            expected = contents(part.stage, part.tap_digest)
+            if content.slots != expected.slots or (content.metadata and content.metadata != expected.metadata):
+                return False
+        return True
+
+    def write_part(self, sample: Sample, source: PartSource) -> WrittenPart:
+        """Write one part under a temporary name, verifying it on the way.
+
+        Raises:
+            OSError: the store cannot take it. Whatever `source.blocks` raises. Nothing is left behind.
+        """
+        name = part_file(sample.index, source.stage, self.format.suffix)
+        final = self.path / name
+        temporary = final.with_name(f".{final.name}.{threading.get_ident()}.tmp")
+        metadata = part_metadata(sample.index, sample.sample_id, source.stage, source.tap_digest)
+        content = stored_content(source.layout, metadata)
+        try:
+            with temporary.open("wb") as file:
+                sink = DigestingFile(file)
+                self.format.write(cast(BinaryIO, sink), content, source.blocks, sample.loss_mask)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        states = tuple(slot.name for slot in source.layout.slots if slot.name != INPUT_IDS)
+        part = LedgerPart(name, source.stage, source.dp, states, sink.n_bytes, sink.digest, source.tap_digest)
+        return WrittenPart(temporary, part)
+
+    def commit(self, written: Iterable[WrittenPart], line: LedgerLine) -> None:
+        """Give a sample's parts their final names, then write its ledger line.
+
+        Raises:
+            ExtractionError: the store was closed meanwhile; the parts are dropped.
+        """
+        with self._lock:
+            self._check_open()
+            for item in written:
+                item.temporary.replace(self.path / item.part.file)
+            fsync_directory(self.path / SAMPLES)
+            self._ledger.append(line)
+            self._lines[line.sample_id] = line
+
+    def record(self, line: LedgerLine) -> None:
+        """Write the ledger line of a sample that is not stored, and drop files of it that did not hold."""
+        with self._lock:
+            self._check_open()
+            for stage in self.manifest.stages:
+                (self.path / part_file(line.index, stage.pp, self.format.suffix)).unlink(missing_ok=True)
+            self._ledger.append(line)
+            self._lines[line.sample_id] = line
+
+    def quarantine(self, label: str, reason: str, received: Iterable[tuple[str, BinaryIO]]) -> Path:
+        """Keep what was received of a bad sample, under `quarantine/label`, beside the reason."""
+        folder = self.path / QUARANTINE / label
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = []
+        for name, source in received:
+            with source, (folder / name).open("wb") as target:
+                while block := source.read(4 << 20):
+                    target.write(block)
+            files.append(name)
+        publish_json(folder / "reason.json", {"reason": reason, "received": files})
+        return folder
+
+    def close(self) -> None:
+        """End all writing; what another thread still holds is not published any more."""
+        with self._lock:
+            self._closed = True
+            self._ledger.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ExtractionError(f"store {self.path} is closed")
+
+
+@contextlib.contextmanager
+def open_store(path: Path, wanted: StoreManifest, warn: Callable[[str], None]) -> Iterator[Store]:
+    """Begin a store, or go on in the one that is there, for the length of the block.
+
+    The manifest that counts is the stored one; its count of sessions is raised before anything is sent.
+
+    Raises:
+        ExtractionError: another process writes into it, it is of something else, or it cannot be written.
+        IntegrityError: manifest or ledger are unreadable.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with held_lock(path / LOCK, wait=False):
+            manifest = _begin_session(path, wanted, warn)
+            ledger = read_ledger(path / LEDGER)
+            if ledger.torn_bytes:
+                warn(f"{path / LEDGER}: its last line was cut short and is dropped ({ledger.torn_bytes} bytes)")
+            writer = LedgerWriter(path / LEDGER, ledger.whole_bytes)
+            fsync_directory(path)
+            store = Store(path, manifest, writer, ledger.last_lines())
+            try:
+                yield store
+            finally:
+                store.close()
+    except BlockingIOError:
+        raise ExtractionError(
+            f"another extraction is writing into store {path}", hint="wait for it, or give another --out"
+        ) from None
+    except OSError as error:
+        raise ExtractionError(
+            f"store {path} cannot be written: {error.strerror or error}",
+            hint="what is stored stays; make room or mend the permissions, then run the same command again",
+        ) from None
+
+
+def _begin_session(path: Path, wanted: StoreManifest, warn: Callable[[str], None]) -> StoreManifest:
+    try:
+        stored = read_manifest(path / MANIFEST)
+    except FileNotFoundError:
+        strangers = sorted(entry.name for entry in path.iterdir() if not _is_own_beginning(entry))
+        if strangers:
+            raise ExtractionError(
+                f"{path} is no store and not empty: it holds {strangers[0]}", hint="give a new --out"
+            ) from None
+        stored = replace(wanted, run=secrets.token_hex(4), sessions=0)
+    check_same(stored, wanted, path)
+    changed = [
+        key
+        for key in sorted({*stored.server_arguments, *wanted.server_arguments})
+        if stored.server_arguments.get(key) != wanted.server_arguments.get(key)
+    ]
+    if changed:
+        warn(f"server arguments differ from those this store was begun with: {', '.join(changed)}")
+    (path / SAMPLES).mkdir(mode=0o700, exist_ok=True)
+    for folder in (path, path / SAMPLES):
+        for entry in folder.iterdir():
+            if _TEMPORARY.fullmatch(entry.name):
+                entry.unlink()
+    manifest = replace(stored, sessions=stored.sessions + 1)
+    publish_json(path / MANIFEST, manifest.to_json())
+    return manifest
+
+
+def _is_own_beginning(entry: Path) -> bool:
+    """Tell whether `entry` is what a first run leaves when it is killed before its manifest."""
+    empty_folder = entry.name == SAMPLES and entry.is_dir() and not any(entry.iterdir())
+    return entry.name == LOCK or empty_folder or _TEMPORARY.fullmatch(entry.name) is not None
