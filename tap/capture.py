@@ -174,7 +174,11 @@ def copy_to_host(tensor: Any) -> Any:
     copied = torch.cuda.Event()
     copied.record()
 
+    device = tensor.device
+
     def wait() -> memoryview:
+        # The writer's thread would otherwise make a context on the first GPU, whichever one this rank uses.
+        torch.cuda.set_device(device)
         copied.synchronize()
         return _as_bytes(pinned)
 

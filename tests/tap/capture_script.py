@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, sys.argv[1])
 
-from tapped import protocol, rows  # noqa: E402
-from tapped.capture import Capture, Stage  # noqa: E402
-from tapped.spool import SpoolDirectory  # noqa: E402
-from tapped.writer import PendingBudget, Writer  # noqa: E402
+from tapped import protocol, rows
+from tapped.capture import Capture, Stage
+from tapped.spool import SpoolDirectory
+from tapped.writer import PendingBudget, Writer
 
 HIDDEN = 8
 EXTEND = SimpleNamespace(name="EXTEND")

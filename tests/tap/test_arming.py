@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+
 from auxtap.tap import arming
 from auxtap.tap.arming import Backbone
 from auxtap.tap.config import RefusedError, TapConfig

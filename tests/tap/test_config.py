@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from auxtap.tap.config import RefusedError, TapConfig
 
 

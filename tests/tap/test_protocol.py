@@ -4,9 +4,10 @@ import json
 import struct
 
 import pytest
+from safetensors import safe_open
+
 from auxtap.tap import protocol
 from auxtap.tap.protocol import PartName, ProtocolError, RequestId
-from safetensors import safe_open
 
 DESCRIPTOR = protocol.RankDescriptor(
     host="node-1",

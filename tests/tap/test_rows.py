@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+
 from auxtap.tap import rows
 from auxtap.tap.protocol import RequestId
 from auxtap.tap.rows import NotedRequest, RequestRows

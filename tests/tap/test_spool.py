@@ -3,11 +3,12 @@
 import os
 
 import pytest
+from safetensors.numpy import load_file
+
 from auxtap.tap import protocol
 from auxtap.tap.config import RefusedError
 from auxtap.tap.protocol import PartName, RequestId
 from auxtap.tap.spool import Part, SpoolDirectory
-from safetensors.numpy import load_file
 
 NAME = PartName(RequestId("00000000", 0, 0), 0, 0, protocol.WRITING)
 LAYOUT = protocol.part_layout(n_tokens=4, layers=[2], has_final=True, hidden_size=2, dtype="F32")

@@ -7,11 +7,12 @@ import threading
 import time
 
 import pytest
+from safetensors.numpy import load_file
+
 from auxtap.tap import protocol, writer
 from auxtap.tap.protocol import PartName, RequestId
 from auxtap.tap.spool import SpoolDirectory
 from auxtap.tap.writer import Begin, Block, End, Failure, PendingBudget, Writer
-from safetensors.numpy import load_file
 
 NAME = PartName(RequestId("00000000", 3, 0), 0, 0, protocol.WRITING)
 LAYOUT = protocol.part_layout(n_tokens=2, layers=[2], has_final=False, hidden_size=2, dtype="F32")

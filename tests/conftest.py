@@ -1,0 +1,19 @@
+"""What tests of several folders share."""
+
+import pytest
+
+from auxtap.commands.context import cache_layout
+from auxtap.core.cache import CacheLayout
+from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
+
+
+@pytest.fixture(scope="session")
+def shared_cache() -> CacheLayout:
+    """Return the cache that tests share with each other and with the person's own commands."""
+    return cache_layout()
+
+
+@pytest.fixture(scope="session")
+def engine(shared_cache: CacheLayout) -> EngineEnvironment:
+    """Return the CPU engine environment of the pinned release, made when it is not there."""
+    return set_up_engine("0.5.9", shared_cache)
