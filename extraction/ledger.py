@@ -113,10 +113,19 @@ def _read_part(value: object, index: int) -> LedgerPart:
 
 
 @dataclass(frozen=True)
+class BadLine:
+    """A whole line that is no ledger line."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class LedgerText:
     """A ledger as it lies on disk; `torn_bytes` of a line whose end was never written follow `whole_bytes`."""
 
     lines: tuple[LedgerLine, ...]
+    bad_lines: tuple[BadLine, ...]
     whole_bytes: int
     torn_bytes: int
 
@@ -125,27 +134,36 @@ class LedgerText:
         return {line.sample_id: line for line in self.lines}
 
 
+def scan_ledger(path: Path) -> LedgerText:
+    """Read a ledger, the bad lines too; one that is not there is empty."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return LedgerText((), (), 0, 0)
+    whole = data.rfind(b"\n") + 1
+    lines: list[LedgerLine] = []
+    bad: list[BadLine] = []
+    for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
+        try:
+            lines.append(LedgerLine.from_json(json.loads(text)))
+        except (ValueError, RecursionError) as error:
+            bad.append(BadLine(number, f"unreadable ledger line: {error}"))
+    return LedgerText(tuple(lines), tuple(bad), whole, len(data) - whole)
+
+
 def read_ledger(path: Path) -> LedgerText:
-    """Read a ledger; one that is not there is empty.
+    """Read a ledger that is to be gone on with.
 
     Raises:
         IntegrityError: a whole line is unreadable; names it.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return LedgerText((), 0, 0)
-    whole = data.rfind(b"\n") + 1
-    lines = []
-    for number, text in enumerate(data[:whole].splitlines(), start=1):
-        try:
-            lines.append(LedgerLine.from_json(json.loads(text)))
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError(
-                f"{path}:{number}: unreadable ledger line: {error}",
-                hint="the store was changed from outside; take the line out to have its sample extracted again",
-            ) from None
-    return LedgerText(tuple(lines), whole, len(data) - whole)
+    ledger = scan_ledger(path)
+    for bad in ledger.bad_lines:
+        raise IntegrityError(
+            f"{path}:{bad.number}: {bad.reason}",
+            hint="the store was changed from outside; take the line out to have its sample extracted again",
+        )
+    return ledger
 
 
 class LedgerWriter:

@@ -25,10 +25,14 @@ class PartContent:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A stored part that was opened; `blocks` reads its tensors' bytes in the order of the slots."""
+    """A stored part that was opened; `blocks` reads its tensors' bytes in the order of the slots.
+
+    Where `head` is given, it and all blocks together are the file, byte for byte.
+    """
 
     content: PartContent
     blocks: Callable[[], Iterator[tuple[TensorSlot, memoryview]]]
+    head: bytes | None = None
 
 
 class PartFormat(Protocol):

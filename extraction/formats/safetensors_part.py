@@ -34,13 +34,14 @@ class SafetensorsPart:
         with path.open("rb") as file:
             try:
                 prefix = file.read(8)
-                header = protocol.decode_header(prefix + file.read(protocol.header_length(prefix) - 8))
+                head = prefix + file.read(protocol.header_length(prefix) - 8)
+                header = protocol.decode_header(head)
             except ProtocolError as error:
                 raise MalformedPartError(str(error)) from None
         size = path.stat().st_size
         if size != header.n_bytes + header.data_bytes:
             raise MalformedPartError(f"has {size} bytes, its header says {header.n_bytes + header.data_bytes}")
-        return StoredPart(PartContent(header.slots, header.metadata), lambda: _read_blocks(path, header))
+        return StoredPart(PartContent(header.slots, header.metadata), lambda: _read_blocks(path, header), head)
 
 
 def _read_blocks(path: Path, header: Header) -> Iterator[tuple[TensorSlot, memoryview]]:

@@ -1,0 +1,287 @@
+"""Verify a finished store from its bytes: nothing is taken from the ledger that the files do not bear out."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from auxtap.core.errors import ExtractionError, IntegrityError
+from auxtap.core.files import held_lock
+from auxtap.extraction.finite import is_finite
+from auxtap.extraction.formats.contract import (
+    LOSS_MASK,
+    MalformedPartError,
+    PartFormat,
+    StoredPart,
+    part_format,
+    stored_content,
+)
+from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
+from auxtap.extraction.manifest import StageStates, StoreManifest, read_manifest
+from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, part_file, part_metadata
+from auxtap.tap.protocol import (
+    FINAL,
+    HIDDEN_PREFIX,
+    INPUT_IDS,
+    PartLayout,
+    ProtocolError,
+    new_digest,
+    part_layout,
+    split_digest,
+)
+
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it must be; `file` is relative to the store."""
+
+    file: PurePosixPath
+    what: str
+
+
+@dataclass(frozen=True)
+class StoreReport:
+    """What a check has seen; `missing` samples have no fate yet, which is no fault of the store."""
+
+    n_samples: int
+    stored: int
+    skipped: int
+    failed: int
+    n_parts: int
+    n_tokens: int
+    n_bytes: int
+    quarantined: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def missing(self) -> int:
+        """Samples of the dataset that the ledger does not mention."""
+        return self.n_samples - self.stored - self.skipped - self.failed
+
+
+@dataclass(frozen=True)
+class CheckProgress:
+    """How far a check is."""
+
+    n_stored: int
+    n_checked: int
+    bytes_checked: int
+
+
+def check_store(path: Path, observe: Callable[[CheckProgress], None] = lambda progress: None) -> StoreReport:
+    """Read every file of a store and hold it against manifest and ledger.
+
+    Raises:
+        ExtractionError: there is no store, or an extraction is writing into it.
+        IntegrityError: the manifest is unreadable.
+        UsageError: its format needs a package that is not installed.
+    """
+    try:
+        manifest = read_manifest(path / MANIFEST)
+    except FileNotFoundError:
+        raise ExtractionError(
+            f"{path} is no store: it has no {MANIFEST}", hint="give what extract --out made"
+        ) from None
+    except OSError as error:
+        raise ExtractionError(f"store {path} cannot be read: {error.strerror}") from None
+    with _unwritten(path):
+        return _StoreCheck(path, manifest, observe).run()
+
+
+@contextlib.contextmanager
+def _unwritten(path: Path) -> Iterator[None]:
+    """Keep writers out where we may; a store that we cannot write to has none of ours."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held_lock(path / LOCK, wait=False))
+        except BlockingIOError:
+            raise ExtractionError(f"an extraction is writing into store {path}", hint="wait for its end") from None
+        except OSError:
+            pass
+        yield
+
+
+class _StoreCheck:
+    """One pass over a store."""
+
+    def __init__(self, path: Path, manifest: StoreManifest, observe: Callable[[CheckProgress], None]) -> None:
+        self._path = path
+        self._manifest = manifest
+        self._observe = observe
+        self._format: PartFormat = part_format(manifest.part_format)
+        self._findings: list[Finding] = []
+        self._bytes = 0
+
+    def run(self) -> StoreReport:
+        self._check_manifest()
+        ledger = scan_ledger(self._path / LEDGER)
+        for bad in ledger.bad_lines:
+            self._find(LEDGER, f"line {bad.number}: {bad.reason}")
+        if ledger.torn_bytes:
+            self._find(LEDGER, f"its last line is cut short ({ledger.torn_bytes} bytes); extract again to mend it")
+        last_lines = list(ledger.last_lines().values())
+        self._check_indices(last_lines)
+        stored = [line for line in last_lines if line.fate == STORED]
+        for number, line in enumerate(stored, start=1):
+            self._check_sample(line)
+            self._observe(CheckProgress(len(stored), number, self._bytes))
+        self._check_strangers({part.file for line in stored for part in line.parts})
+        quarantine = self._path / QUARANTINE
+        return StoreReport(
+            n_samples=self._manifest.dataset.n_samples,
+            stored=len(stored),
+            skipped=sum(line.fate == SKIPPED for line in last_lines),
+            failed=sum(line.fate == FAILED for line in last_lines),
+            n_parts=sum(len(line.parts) for line in stored),
+            n_tokens=sum(line.n_tokens for line in stored),
+            n_bytes=self._bytes,
+            quarantined=sum(1 for _ in quarantine.iterdir()) if quarantine.is_dir() else 0,
+            findings=tuple(self._findings),
+        )
+
+    def _find(self, file: str, what: str) -> None:
+        self._findings.append(Finding(PurePosixPath(file), what))
+
+    def _check_manifest(self) -> None:
+        states = [state for stage in self._manifest.stages for state in stage.states]
+        expected = [f"{HIDDEN_PREFIX}{layer}" for layer in self._manifest.layers] + [FINAL]
+        if states != expected:
+            self._find(MANIFEST, f"its stages hold {', '.join(states)}, its layers are {', '.join(expected)}")
+
+    def _check_indices(self, lines: list[LedgerLine]) -> None:
+        owners: dict[int, str] = {}
+        for line in lines:
+            if line.index >= self._manifest.dataset.n_samples:
+                self._find(LEDGER, f"{line.sample_id}: index {line.index} is outside the dataset")
+            if line.index in owners:
+                self._find(LEDGER, f"{line.sample_id} and {owners[line.index]} both have index {line.index}")
+            owners[line.index] = line.sample_id
+
+    def _check_sample(self, line: LedgerLine) -> None:
+        parts = {part.stage: part for part in line.parts}
+        if len(parts) != len(line.parts):
+            self._find(LEDGER, f"{line.sample_id}: a stage stands twice")
+        stages = {stage.pp: stage for stage in self._manifest.stages}
+        for pp in sorted(stages.keys() - parts.keys()):
+            missing = part_file(line.index, pp, self._format.suffix)
+            self._find(missing, f"missing from the ledger: {line.sample_id} has no part of stage {pp}")
+        for pp, part in parts.items():
+            if pp not in stages:
+                self._find(part.file, f"stage {pp} is none of the store's")
+                continue
+            try:
+                self._check_part(line, part, stages[pp])
+            except FileNotFoundError:
+                self._find(part.file, "missing")
+            except MalformedPartError as error:
+                self._find(part.file, str(error))
+            except ProtocolError as error:
+                self._find(LEDGER, f"{line.sample_id}: {error}")
+            except OSError as error:
+                self._find(part.file, f"cannot be read: {error.strerror}")
+
+    def _check_part(self, line: LedgerLine, part: LedgerPart, stage: StageStates) -> None:
+        path = self._path / part.file
+        if path.is_symlink() or path.suffix != self._format.suffix:
+            self._find(part.file, f"is no {self._format.name} file")
+            return
+        size = path.stat().st_size
+        if size != part.n_bytes:
+            self._find(part.file, f"has {size} bytes, the ledger says {part.n_bytes}")
+        stored = self._format.open(path)
+        expected = stored_content(
+            self._layout(stage, line.n_tokens),
+            part_metadata(line.index, line.sample_id, part.stage, part.tap_digest),
+        )
+        if stored.content.slots != expected.slots or part.states != stage.states:
+            found = ", ".join(f"{slot.name} {slot.dtype} {list(slot.shape)}" for slot in stored.content.slots)
+            self._find(part.file, f"holds {found}, which is not what the manifest says")
+            return
+        if stored.content.metadata and stored.content.metadata != expected.metadata:
+            self._find(part.file, "its header is of another sample")
+        self._check_bytes(line, part, path, stored)
+        self._bytes += size
+
+    def _layout(self, stage: StageStates, n_tokens: int) -> PartLayout:
+        layers = [int(state.removeprefix(HIDDEN_PREFIX)) for state in stage.states if state.startswith(HIDDEN_PREFIX)]
+        return part_layout(
+            n_tokens=n_tokens,
+            layers=layers,
+            has_final=FINAL in stage.states,
+            hidden_size=self._manifest.model.hidden_size,
+            dtype=self._manifest.dtype,
+        )
+
+    def _check_bytes(self, line: LedgerLine, part: LedgerPart, path: Path, stored: StoredPart) -> None:
+        whole, tap, ids = (_Digest(text) for text in (part.digest, part.tap_digest, line.ids_digest))
+        if stored.head is not None:
+            whole.update(stored.head)
+        not_finite: set[str] = set()
+        for slot, block in stored.blocks():
+            if stored.head is not None:
+                whole.update(block)
+            if slot.name == LOSS_MASK:
+                if bytes(block).strip(b"\x00\x01"):
+                    self._find(part.file, f"{LOSS_MASK} holds other values than 0 and 1")
+                continue
+            tap.update(block)
+            if slot.name == INPUT_IDS:
+                ids.update(block)
+            elif not is_finite(block, slot.dtype):
+                not_finite.add(slot.name)
+        if stored.head is None:
+            with path.open("rb") as file:
+                while data := file.read(_BLOCK_BYTES):
+                    whole.update(data)
+        for name in sorted(not_finite):
+            self._find(part.file, f"{name} holds NaN or infinity")
+        for digest, of in ((whole, "the file"), (tap, "the states"), (ids, INPUT_IDS)):
+            if not digest.agrees():
+                self._find(part.file, f"the digest of {of} is not the ledger's")
+
+    def _check_strangers(self, known: set[str]) -> None:
+        """Name what lies in the store and is no part of it."""
+        top = {MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE}
+        for entry in sorted(self._path.iterdir()):
+            if entry.name not in top:
+                self._find(entry.name, "is no file of a store")
+        samples = self._path / SAMPLES
+        if samples.is_dir():
+            for entry in sorted(samples.iterdir()):
+                name = f"{SAMPLES}/{entry.name}"
+                if name not in known:
+                    self._find(name, "has no ledger line")
+
+
+class _Digest:
+    """A digest in the making and what it is to be."""
+
+    def __init__(self, expected: str) -> None:
+        """Begin; raises ProtocolError when `expected` is no digest."""
+        algorithm, self._expected = split_digest(expected)
+        self._digest: Any = new_digest(algorithm)
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add bytes."""
+        self._digest.update(data)
+
+    def agrees(self) -> bool:
+        """Tell whether the bytes so far have the expected digest."""
+        return bool(self._digest.hexdigest() == self._expected)
+
+
+def require_sound(path: Path, report: StoreReport) -> None:
+    """Raise when a check has found anything.
+
+    Raises:
+        IntegrityError: it has; says how much and where the first is.
+    """
+    if report.findings:
+        first = report.findings[0]
+        raise IntegrityError(
+            f"store {path}: {len(report.findings)} findings, the first: {first.file}: {first.what}",
+            hint="remove what is wrong and run the same extract again: it takes those samples anew",
+        )
