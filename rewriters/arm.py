@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from libcst import matchers as m
+
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.insertion import Insertion, guarded_call
 from auxtap.rewriters.syntax import ParsedTree, parameters
-from libcst import matchers as m
 
 _FLAG = "eagle_use_aux_hidden_state"
 

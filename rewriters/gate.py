@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from libcst import matchers as m
+
 from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
 from auxtap.rewriters.syntax import ParsedFile, ParsedTree, Statement
-from libcst import matchers as m
 
 _IMPORT = m.SimpleStatementLine(body=[m.AtLeastN(m.Import() | m.ImportFrom(), n=1)])
 _TEXT = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())])

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import libcst as cst
+from libcst import matchers as m
+
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.insertion import Insertion, guarded_call
 from auxtap.rewriters.syntax import Parameter, ParsedFile, ParsedTree, Statement, annotated_fields, parameters
-from libcst import matchers as m
 
 _BATCHES = SRT_ROOT / "managers/schedule_batch.py"
 _BATCH_CLASS = "ModelWorkerBatch"

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import libcst as cst
+from libcst import matchers as m
+
 from auxtap.rewriters.insertion import Insertion, guarded_call
 from auxtap.rewriters.syntax import ParsedFile, ParsedTree, parameters
 from auxtap.tracer.report import FileTrace, StageBranch
 from auxtap.tracer.tracing import trace_file
-from libcst import matchers as m
 
 _BATCH_CLASS = "ForwardBatch"
 

@@ -1,16 +1,18 @@
 """Find anchors by structure: parsed files, named functions, statements of a body."""
 
+import ast
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import libcst as cst
+from libcst import matchers as m
+from libcst.metadata import MetadataWrapper, PositionProvider
+
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
-from libcst import matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _OTHER_TREE = "auxtap trace shows what this tree holds; a release that is not recognised needs a new rewriter"
@@ -134,22 +136,22 @@ def parameters(function: cst.FunctionDef) -> tuple[Parameter, ...]:
     )
 
 
-def annotated_fields(data: bytes, class_name: str) -> set[str]:
-    """Return the names of the annotated fields of a module's class."""
+def annotated_fields(data: bytes, class_name: str) -> frozenset[str]:
+    """Return the names of the annotated fields of a module's class; none where there is no such class.
+
+    A question, not an edit: the standard library's parser answers it several times faster on large modules.
+    """
     try:
-        module = cst.parse_module(data)
-    except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError):
-        return set()
-    owners = [node for node in module.body if m.matches(node, m.ClassDef(m.Name(class_name)))]
-    return {
-        field.target.value
+        module = ast.parse(data)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    owners = [node for node in module.body if isinstance(node, ast.ClassDef) and node.name == class_name]
+    return frozenset(
+        field.target.id
         for owner in owners
-        if isinstance(owner, cst.ClassDef)
-        for line in owner.body.body
-        if isinstance(line, cst.SimpleStatementLine)
-        for field in line.body
-        if isinstance(field, cst.AnnAssign) and isinstance(field.target, cst.Name)
-    }
+        for field in owner.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    )
 
 
 class ParsedTree:

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import libcst as cst
+from libcst import matchers as m
+
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.insertion import Insertion, guarded_call
 from auxtap.rewriters.syntax import ParsedFile, ParsedTree, Statement, parameters
-from libcst import matchers as m
 
 _HIDDEN, _AUX, _BATCH_CLASS = "hidden_states", "aux_hidden_states", "ForwardBatch"
 
