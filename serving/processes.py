@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
+
 from auxtap.core.errors import ServerError
 
 POLL_S = 0.1
@@ -71,6 +72,14 @@ def _listener(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
                 return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return ""
+
+
+def pid_is_live(pid: int) -> bool:
+    """Tell whether a process of this id runs; one that has ended and was not yet waited for does not."""
+    try:
+        return _is_live(psutil.Process(pid))
+    except psutil.Error:
+        return False
 
 
 def session_members(leader: int) -> list[psutil.Process]:

@@ -1,5 +1,6 @@
 """A patched server as a context manager: started, watched until it can be used, stopped whole."""
 
+import abc
 import contextlib
 import json
 import os
@@ -13,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import psutil
 from auxtap.core.errors import ServerError
-from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, port_is_free, stop_session
-from auxtap.serving.profile import LaunchSpec, build_launch
+from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, choose_port, pid_is_live, stop_session
+from auxtap.serving.profile import LaunchSpec, build_launch, check_extra_arguments
 from auxtap.serving.server_log import ServerLog
 
 POLL_S = 0.1
@@ -65,7 +65,7 @@ def prepare_spool(spool: Path) -> None:
         raise ServerError(f"the spool {spool} is not writable", hint="give another --spool")
     for record in _descriptors(spool).values():
         pid = record.get("pid")
-        if type(pid) is int and psutil.pid_exists(pid) and record.get("host") == os.uname().nodename:
+        if type(pid) is int and pid_is_live(pid) and record.get("host") == os.uname().nodename:
             raise ServerError(
                 f"the spool {spool} is in use by a server (pid {pid})",
                 hint="stop that server, or give another --spool",
@@ -163,11 +163,11 @@ def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:
     return records
 
 
-class ServerProcess:
+class WatchedServer(abc.ABC):
     """The server of one LaunchSpec, in a session of its own; use it in a `with` block.
 
     Raises (on entering):
-        ServerError: the port is in use, the spool is unusable, or Python cannot be started.
+        ServerError: the port is in use, the spool is unusable, or the process cannot be started.
         UsageError: an extra argument is one the capture cannot live with.
     """
 
@@ -175,7 +175,11 @@ class ServerProcess:
         self.spec = spec
         self.log = ServerLog(spec.log)
         self._patience = patience
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: RunningProcess | None = None
+
+    @abc.abstractmethod
+    def launch(self) -> RunningProcess:
+        """Start the process, a session leader that appends to the log, and return it."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -202,29 +206,18 @@ class ServerProcess:
     def start(self) -> None:
         """Start the server; see the class for what can go wrong."""
         spec = self.spec
-        launch = build_launch(spec)
-        if not port_is_free(spec.host, spec.port):
-            raise ServerError(
-                f"cannot listen on {spec.host}:{spec.port}: the port is in use",
-                hint="stop what uses it, or give another --port (0 picks a free one)",
-            )
+        check_extra_arguments(spec.extra_arguments)
+        choose_port(spec.host, spec.port)
         if spec.spool is not None:
             prepare_spool(spec.spool)
-        spec.log.parent.mkdir(parents=True, exist_ok=True)
-        spec.bytecode.mkdir(parents=True, exist_ok=True)
-        with spec.log.open("wb") as output:
-            try:
-                self._process = subprocess.Popen(
-                    launch.argv,
-                    env=dict(launch.environment),
-                    cwd=spec.log.parent,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ServerError(f"cannot start {spec.python}: {error.strerror or error}") from None
+        for folder in (spec.log.parent, spec.bytecode):
+            make_folder(folder)
+        try:
+            # Emptied here: a reader must never take an earlier server's lines for this one's.
+            spec.log.write_bytes(b"")
+        except OSError as error:
+            raise ServerError(f"cannot write the log {spec.log}: {error.strerror or error}") from None
+        self._process = self.launch()
 
     def wait_ready(self, *, timeout_s: float, progress: Progress = be_silent) -> float:
         """Wait until the server can be used and return the seconds it took; see `wait_ready` of this module."""
@@ -232,7 +225,9 @@ class ServerProcess:
 
     def wait_ended(self) -> ServerError:
         """Wait until the server ends by itself and return why."""
-        status = self._started().wait()
+        process = self._started()
+        while (status := process.poll()) is None:
+            time.sleep(POLL_S)
         return died(status, self.log)
 
     def stop(self) -> None:
@@ -248,7 +243,7 @@ class ServerProcess:
         while True:
             try:
                 stop_session(process.pid, patience)
-                process.wait(timeout=self._patience.kill_s)
+                process.poll()
                 break
             except KeyboardInterrupt as error:
                 # The second Ctrl-C of an impatient person: no more waiting, straight to SIGKILL.
@@ -257,7 +252,41 @@ class ServerProcess:
         if interrupted is not None:
             raise interrupted
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> RunningProcess:
         if self._process is None:
             raise ServerError("the server was not started")
         return self._process
+
+
+class ServerProcess(WatchedServer):
+    """A server started the ordinary way: one Python that imports SGLang."""
+
+    def launch(self) -> RunningProcess:
+        """Start Python on `sglang.launch_server`."""
+        spec = self.spec
+        launch = build_launch(spec)
+        try:
+            with spec.log.open("ab") as output:
+                return subprocess.Popen(
+                    launch.argv,
+                    env=dict(launch.environment),
+                    cwd=spec.log.parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ServerError(f"cannot start {error.filename or spec.python}: {error.strerror or error}") from None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents.
+
+    Raises:
+        ServerError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServerError(f"cannot make the folder {path}: {error.strerror or error}") from None

@@ -203,9 +203,9 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        bos_token="<|begin|>",
-        eos_token="<|end|>",
-        pad_token="<|pad|>",
+        bos_token="<|begin|>",  # noqa: S106
+        eos_token="<|end|>",  # noqa: S106
+        pad_token="<|pad|>",  # noqa: S106
         model_max_length=POSITIONS,
     )
     fast.chat_template = CHAT_TEMPLATE

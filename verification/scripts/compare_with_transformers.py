@@ -1,0 +1,156 @@
+"""Compare a store with transformers; run by the Python of an engine environment, never imported by auxtap.
+
+Usage: compare_with_transformers.py --store STORE --model MODEL   (prints one JSON object)
+
+The reference is transformers' own code in float32 with eager attention, fed one sample at a time: no batching, no
+chunks, no cache and no stand-ins. `hidden.<i>` is held against `hidden_states[i]`, `final` against the last of them,
+which transformers returns after the final norm.
+
+An architecture that transformers loads by itself needs nothing here; a wrapper around a text model is one function
+decorated with `@loads("ArchitectureName")`.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedModel
+
+HIDDEN_PREFIX, FINAL, INPUT_IDS = "hidden.", "final", "input_ids"
+NOT_STATES = (INPUT_IDS, "loss_mask")
+
+Loader = Callable[[Path, dict[str, Any]], PreTrainedModel]
+LOADERS: dict[str, Loader] = {}
+
+
+def loads(architecture: str) -> Callable[[Loader], Loader]:
+    """Register a function that loads the text model of `architecture`."""
+
+    def register(loader: Loader) -> Loader:
+        LOADERS[architecture] = loader
+        return loader
+
+    return register
+
+
+@loads("KimiK25ForConditionalGeneration")
+def load_kimi_k25(folder: Path, config: dict[str, Any]) -> PreTrainedModel:
+    """Load the DeepSeek-V3 that Kimi-K2.5 wraps as `language_model.`."""
+    prefix = "language_model."
+    model = DeepseekV3ForCausalLM._from_config(
+        DeepseekV3Config(**config["text_config"]), attn_implementation="eager", dtype=torch.float32
+    )
+    weights = {
+        name.removeprefix(prefix): tensor
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+        if name.startswith(prefix)
+    }
+    # Strict: a weight that is missing or left over is no reference.
+    model.load_state_dict(weights, strict=True)
+    return model
+
+
+def load_reference(folder: Path) -> PreTrainedModel:
+    """Load the model of `folder` in float32 with eager attention."""
+    config = json.loads((folder / "config.json").read_bytes())
+    loader = LOADERS.get(config["architectures"][0])
+    if loader is not None:
+        return loader(folder, config).eval()
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
+        raise SystemExit(f"the weights of {folder} do not fit the reference: {info}")
+    return model.eval()
+
+
+@dataclass
+class StateErrors:
+    """The largest errors of one state so far; an error that is no number counts as infinite."""
+
+    state: str
+    rows: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    worst_sample: str = ""
+
+    def add(self, sample: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+        """Compare one sample's rows, both [tokens, hidden]."""
+        if found.shape != expected.shape:
+            raise SystemExit(
+                f"{sample}: {self.state} has shape {list(found.shape)}, the reference {list(expected.shape)}"
+            )
+        difference = found.double() - expected.double()
+        relative = number(difference.norm() / expected.double().norm())
+        self.rows += found.shape[0]
+        self.max_abs = max(self.max_abs, number(difference.abs().max()))
+        if relative >= self.max_rel:
+            self.max_rel, self.worst_sample = relative, sample
+
+
+def number(value: torch.Tensor) -> float:
+    """Return a tensor's only value, infinity when it is not a number."""
+    result = float(value.item())
+    return math.inf if math.isnan(result) else result
+
+
+def stored_samples(store: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (id, part files) of every sample that the ledger says is stored, in the order of the dataset."""
+    lines = [json.loads(line) for line in (store / "ledger.jsonl").read_text().splitlines() if line.strip()]
+    last = {line["id"]: line for line in lines}
+    for line in sorted(last.values(), key=lambda line: int(line["index"])):
+        if line["fate"] == "stored":
+            yield line["id"], [part["file"] for part in line["parts"]]
+
+
+def compare_sample(
+    model: PreTrainedModel, sample: str, parts: list[dict[str, torch.Tensor]], errors: dict[str, StateErrors]
+) -> None:
+    """Add one sample's errors to `errors`, which gets an entry for every new state."""
+    ids = parts[0][INPUT_IDS]
+    if not all(torch.equal(part[INPUT_IDS], ids) for part in parts):
+        raise SystemExit(f"{sample}: its parts disagree about input_ids")
+    with torch.no_grad():
+        output = model(input_ids=ids[None], output_hidden_states=True, use_cache=False)
+    reference = [state[0] for state in output.hidden_states]
+    for part in parts:
+        for name, found in part.items():
+            if name in NOT_STATES:
+                continue
+            layer = len(reference) - 1 if name == FINAL else int(name.removeprefix(HIDDEN_PREFIX))
+            errors.setdefault(name, StateErrors(name)).add(sample, found, reference[layer])
+
+
+def state_order(state: StateErrors) -> tuple[int, int]:
+    """Order captured states by layer, the final state last."""
+    return (1, 0) if state.state == FINAL else (0, int(state.state.removeprefix(HIDDEN_PREFIX)))
+
+
+def main() -> None:
+    """Print the errors of every state of a store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = load_reference(arguments.model)
+    errors: dict[str, StateErrors] = {}
+    samples, tokens = 0, 0
+    for sample, files in stored_samples(arguments.store):
+        parts = [load_file(arguments.store / file) for file in files]
+        compare_sample(model, sample, parts, errors)
+        samples += 1
+        tokens += int(parts[0][INPUT_IDS].shape[0])
+    states = [asdict(state) for state in sorted(errors.values(), key=state_order)]
+    print(json.dumps({"samples": samples, "tokens": tokens, "states": states}))
+
+
+if __name__ == "__main__":
+    main()
