@@ -27,6 +27,7 @@ __all__ = [
     "check_applied",
     "differing_files",
     "read_applied",
+    "require_free",
     "revert",
 ]
 
@@ -49,9 +50,7 @@ def apply_patch(source: Source, patch_set: PatchSet, worktree: Path) -> AppliedW
     Raises:
         WorktreeError: `worktree` exists, git refuses, or the bytes on disk are not those that were expected.
     """
-    worktree = absolute_path(worktree)
-    if worktree.exists() or worktree.is_symlink():
-        raise WorktreeError(f"{worktree} exists already", hint="name a folder that does not exist yet")
+    worktree = require_free(worktree)
     if worktree.is_relative_to(source.repository.resolve() / ".git"):
         raise WorktreeError(f"{worktree} lies inside a repository's .git", hint="name a folder elsewhere")
     try:
@@ -71,6 +70,18 @@ def apply_patch(source: Source, patch_set: PatchSet, worktree: Path) -> AppliedW
     except OSError as error:
         where = error.filename or worktree
         raise WorktreeError(f"cannot write {where}: {error.strerror}", hint="nothing was left behind") from None
+
+
+def require_free(worktree: Path) -> Path:
+    """Return the absolute path of a worktree that can be made.
+
+    Raises:
+        WorktreeError: something stands there already.
+    """
+    worktree = absolute_path(worktree)
+    if worktree.exists() or worktree.is_symlink():
+        raise WorktreeError(f"{worktree} exists already", hint="name a folder that does not exist yet")
+    return worktree
 
 
 def _make_branch(source: Source, patch_set: PatchSet) -> str:

@@ -1,0 +1,129 @@
+"""Show a capture patch, its proof, and the worktree that it went to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from auxtap.ui import console
+
+_VERDICT = {True: ("yes", "green"), False: ("NO", "bold red")}
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One check and its answer."""
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class InsertionRow:
+    """One inserted line: what for, where, and on which statement the place hangs."""
+
+    kind: str
+    path: str
+    line: int
+    scope: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """One hazard and what was decided about it."""
+
+    hazard: str
+    decision: str
+    flags: str
+
+
+@dataclass(frozen=True)
+class PatchRow:
+    """What a patch comes to."""
+
+    release: str
+    origin: str
+    digest: str
+    n_files: int
+    n_inserted: int
+    n_new_files: int
+    models: tuple[str, ...]
+    layers: tuple[int, ...]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def checks_table(checks: Sequence[CheckRow]) -> Table:
+    """Return a table with one line a check."""
+    table = _table("check", "holds", "what was found")
+    for check in checks:
+        word, style = _VERDICT[check.holds]
+        table.add_row(check.name, Text(word, style=style), escape(check.detail))
+    return table
+
+
+def insertions_table(insertions: Sequence[InsertionRow]) -> Table:
+    """Return a table with one line an inserted line."""
+    table = _table("line for", "file", "before line", "function", "place")
+    for row in insertions:
+        table.add_row(row.kind, row.path, str(row.line), row.scope or "(module)", row.anchor)
+    return table
+
+
+def decisions_table(decisions: Sequence[DecisionRow]) -> Table:
+    """Return a table with one line a hazard."""
+    table = _table("hazard", "decision", "server flags")
+    for row in decisions:
+        table.add_row(row.hazard, row.decision, escape(row.flags))
+    return table
+
+
+def summary_table(patch: PatchRow, checks: Sequence[CheckRow]) -> Table:
+    """Return the closing table of a patch."""
+    passed = sum(check.holds for check in checks)
+    facts = [
+        ("release", f"SGLang {patch.release} ({patch.origin})"),
+        ("models", ", ".join(patch.models)),
+        ("layers by default", f"{', '.join(map(str, patch.layers))} and the final state"),
+        ("upstream files", str(patch.n_files)),
+        ("inserted lines", str(patch.n_inserted)),
+        ("removed lines", "0"),
+        ("new files", f"{patch.n_new_files} (the tap)"),
+        ("checks passed", f"{passed} of {len(checks)}"),
+        ("patch digest", patch.digest),
+    ]
+    return facts_table(facts)
+
+
+def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
+    """Return a table of names and values."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in facts:
+        table.add_row(name, escape(value))
+    return table
+
+
+def diff_view(diff: str) -> RenderableType:
+    """Return a diff for people, coloured on a terminal."""
+    if not console.out().is_terminal:
+        return Text(diff)
+    return Syntax(diff, "diff", word_wrap=False, background_color="default")
+
+
+def show(*parts: RenderableType) -> None:
+    """Print parts to stdout with an empty line between them."""
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += ["", part] if spaced else [part]
+    console.out().print(Group(*spaced))

@@ -1,0 +1,42 @@
+"""Write a capture patch and prove it in one step: what `patch`, `verify` and `apply` share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from auxtap import __version__
+from auxtap.checkout.source import Source
+from auxtap.rewriters.diff import PatchSet, write_patch
+from auxtap.rewriters.manifest import Manifest, Origin, manifest_bytes, read_manifest
+from auxtap.rewriters.plan import plan_capture
+from auxtap.verification.static import verify_static
+from auxtap.verification.verdicts import Proof
+
+
+@dataclass(frozen=True)
+class ProvedPatch:
+    """A patch for a source, its manifest's bytes and its static proof, which may not hold."""
+
+    source: Source
+    patch_set: PatchSet
+    manifest: bytes
+    proof: Proof
+
+
+def prove_patch(source: Source, models: Sequence[str], layers: Sequence[int]) -> ProvedPatch:
+    """Write the patch for `source` and judge it statically; nothing is written to disk.
+
+    Raises:
+        PatchError: an anchor is missing or stands twice, or the tree is patched already.
+    """
+    patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers))
+    proof = verify_static(source, patch_set.patch, _manifest(source, patch_set))
+    manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed)
+    return ProvedPatch(source, patch_set, manifest, proof)
+
+
+def _origin(source: Source) -> Origin:
+    return Origin(source.kind, source.digest)
+
+
+def _manifest(source: Source, patch_set: PatchSet) -> Manifest:
+    return read_manifest(manifest_bytes(patch_set, _origin(source), __version__, ()), "the manifest")
