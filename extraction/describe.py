@@ -1,5 +1,6 @@
 """Put together what a run's store is of, from the dataset, the writers and the server."""
 
+from auxtap import __version__
 from auxtap.extraction.client import ServerInfo
 from auxtap.extraction.manifest import (
     FINAL_STATE,
@@ -7,7 +8,6 @@ from auxtap.extraction.manifest import (
     ModelFacts,
     StageStates,
     StoreManifest,
-    tool_version,
 )
 from auxtap.extraction.samples import Dataset
 from auxtap.extraction.topology import Topology, stage_layout
@@ -24,7 +24,7 @@ def describe_run(part_format_name: str, dataset: Dataset, topology: Topology, in
     return StoreManifest(
         run="0" * 8,
         sessions=0,
-        tool_version=tool_version(),
+        tool_version=__version__,
         part_format=part_format_name,
         model=ModelFacts(
             head.model_path,

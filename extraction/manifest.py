@@ -1,6 +1,5 @@
 """What a store is of; written once, held against every later run."""
 
-import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
@@ -185,11 +184,6 @@ def layer_conventions(layer: int) -> dict[str, int]:
         "transformers_hidden_states": layer,
         "output_of_layer": layer - 1,
     }
-
-
-def tool_version() -> str:
-    """Return auxtap's own version."""
-    return importlib.metadata.version("auxtap")
 
 
 def read_manifest(path: Path) -> StoreManifest:

@@ -1,0 +1,20 @@
+"""`auxtap check`: a store, verified from its bytes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def check(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Store that auxtap extract made.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Verify every file of a store from its bytes."""
+    from auxtap.extraction.integrity import check_store, require_sound
+    from auxtap.ui import extract_view
+
+    with extract_view.check_progress() as observe:
+        report = check_store(store, observe)
+    extract_view.show_report(report, store, as_json=as_json)
+    require_sound(store, report)
