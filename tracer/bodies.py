@@ -4,7 +4,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.fragments import last_name, source_of
+from auxtap.tracer.walk import find, walk
 
 _SELF_ATTRIBUTE = m.Attribute(value=m.Name("self"))
 
@@ -17,12 +19,13 @@ def statements_of(suite: cst.BaseSuite) -> tuple[cst.CSTNode, ...]:
 def _assign_targets(nodes: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
     targets: list[cst.CSTNode] = []
     for node in nodes:
-        for found in m.findall(node, m.AssignTarget() | m.AnnAssign()):
-            target = found.target if isinstance(found, cst.AssignTarget | cst.AnnAssign) else None
-            if isinstance(target, cst.Tuple):
-                targets.extend(element.value for element in target.elements)
-            elif target is not None:
-                targets.append(target)
+        for found in walk(node):
+            if not isinstance(found, cst.AssignTarget | cst.AnnAssign):
+                continue
+            if isinstance(found.target, cst.Tuple):
+                targets.extend(element.value for element in found.target.elements)
+            else:
+                targets.append(found.target)
     return targets
 
 
@@ -39,8 +42,7 @@ def assigned_locals(nodes: Iterable[cst.CSTNode]) -> set[str]:
 
 def called_names(nodes: Iterable[cst.CSTNode]) -> set[str]:
     """Return the last names of everything that the statements call."""
-    calls = (call for node in nodes for call in m.findall(node, m.Call()))
-    names = (last_name(call.func) for call in calls if isinstance(call, cst.Call))
+    names = (last_name(call.func) for node in nodes for call in find(node, cst.Call))
     return {name for name in names if name}
 
 

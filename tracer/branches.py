@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.bodies import (
     assigned_attributes,
     assigned_locals,
@@ -17,6 +18,7 @@ from auxtap.tracer.fragments import last_name, source_of
 from auxtap.tracer.names import Kind, kind_of
 from auxtap.tracer.occurrences import Occurrence
 from auxtap.tracer.report import UNKNOWN, StageBranch
+from auxtap.tracer.walk import find
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,21 +158,17 @@ def accumulators_before(use: StageUse) -> set[str]:
     function = use.occurrence.function
     if function is None:
         return set()
-    pattern = m.Assign(targets=[m.AssignTarget(target=m.Name())]) | m.AnnAssign(target=m.Name())
-    names: set[str] = set()
-    fragment = use.occurrence.fragment
-    for assign in m.findall(function.body, pattern):
-        target = assign.targets[0].target if isinstance(assign, cst.Assign) else getattr(assign, "target", None)
-        known = isinstance(target, cst.Name) and kind_of(target.value) is Kind.STATES
-        if isinstance(target, cst.Name) and known and fragment.line_of(assign) < use.occurrence.line:
-            names.add(target.value)
-    return names
+    before = [item for item in statements_of(function.body) if _line_of(use, item) < use.occurrence.line]
+    return {name for name in assigned_locals(before) if kind_of(name) is Kind.STATES}
+
+
+def _line_of(use: StageUse, node: cst.CSTNode) -> int:
+    return use.occurrence.fragment.line_of(node)
 
 
 def names_within(nodes: Iterable[cst.CSTNode]) -> set[str]:
     """Return every name that stands below one of `nodes`."""
-    found = (name for node in nodes for name in m.findall(node, m.Name()))
-    return {name.value for name in found if isinstance(name, cst.Name)}
+    return {name.value for node in nodes for name in find(node, cst.Name)}
 
 
 def _drops_states(use: StageUse) -> bool | None:
@@ -233,7 +231,7 @@ def _weight_tying(use: StageUse) -> bool:
     nodes = (*(use.body or ()), *(use.orelse or ()))
     if use.function == "__init__":
         weight = m.AssignTarget(target=m.Attribute(value=m.Attribute(), attr=m.Name("weight")))
-        return _moves_between_stages(use) or any(m.findall(node, weight) for node in nodes)
+        return _moves_between_stages(use) or any(True for node in nodes for _ in find(node, cst.AssignTarget, weight))
     return bool({"weight_loader", "loaded_weight"} & names_within(nodes))
 
 
@@ -287,6 +285,5 @@ def _moves_between_stages(use: StageUse) -> bool:
 def _word_sets(use: StageUse) -> list[set[str]]:
     """Return the words of each name that the branch calls, owners included (`queue.append` has two)."""
     nodes = (*(use.body or ()), *(use.orelse or ()))
-    calls = (call for node in nodes for call in m.findall(node, m.Call()))
-    callees = [call.func for call in calls if isinstance(call, cst.Call)]
+    callees = [call.func for node in nodes for call in find(node, cst.Call)]
     return [set(name.split("_")) for name in names_within(callees)]

@@ -3,12 +3,15 @@
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePosixPath
 
 import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
 from auxtap.core.errors import SourceError
 from auxtap.tracer.outline import Outline, Unit, decode_source, outline_source
-from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+from auxtap.tracer.walk import parents_of
 
 MODULE_SCOPE = "<module>"
 _EMPTY_MODULE = cst.Module([])
@@ -36,13 +39,22 @@ def last_name(node: cst.CSTNode) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """One parsed unit; its nodes know their lines in the file and their parents."""
+    """One parsed unit; its nodes know their lines in the file and their parents, once somebody asks."""
 
     unit: Unit
     module: cst.Module
-    positions: Mapping[cst.CSTNode, CodeRange]
-    parents: Mapping[cst.CSTNode, cst.CSTNode]
     line_offset: int
+
+    @cached_property
+    def positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        """The place of every node within the fragment."""
+        # The parser makes every node afresh, so no node stands in two places and no copy is needed.
+        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+
+    @cached_property
+    def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        """The parent of every node but the module."""
+        return parents_of(self.module)
 
     def line_of(self, node: cst.CSTNode) -> int:
         """Return the line of the file on which `node` begins."""
@@ -126,12 +138,4 @@ def _parse_unit(source: SourceFile, unit: Unit) -> Fragment:
     except (cst.ParserSyntaxError, RecursionError) as error:
         line = unit.first_line
         raise SourceError(f"cannot parse {source.path}:{line}: {error}", hint="is it valid Python?") from error
-    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-    metadata = wrapper.resolve_many([PositionProvider, ParentNodeProvider])
-    return Fragment(
-        unit=unit,
-        module=module,
-        positions=metadata[PositionProvider],  # type: ignore[arg-type]
-        parents=metadata[ParentNodeProvider],  # type: ignore[arg-type]
-        line_offset=unit.first_line - 1 - len(unit.classes),
-    )
+    return Fragment(unit, module, line_offset=unit.first_line - 1 - len(unit.classes))

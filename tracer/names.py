@@ -38,9 +38,16 @@ _KINDS: dict[str, Kind] = {
 _SETTER = re.compile(r"set_\w*layers_to_capture")
 
 # Every name above contains one of these; a handful of substring searches beats one combined pattern.
-_NEEDLES = (b"aux_hidden_state", b"to_capture", b"AuxHiddenState", b"captured_last_layer", b"capture_gathered")
-_DSPARK_NEEDLE = b"dspark_hidden_states"
-_STAGE_NEEDLES = (b"is_last_rank", b"is_first_rank")
+_NEEDLES = (
+    "aux_hidden_state",
+    "to_capture",
+    "AuxHiddenState",
+    "captured_last_layer",
+    "capture_gathered",
+    "dspark_hidden_states",
+    *sorted(STAGE_NAMES),
+)
+_BYTE_NEEDLES = tuple(needle.encode() for needle in _NEEDLES)
 _WORD = re.compile(
     "|".join(rf"(?<!\w){name}(?!\w)" for name in (*map(re.escape, _KINDS), _SETTER.pattern, *sorted(STAGE_NAMES)))
 )
@@ -61,14 +68,14 @@ def is_capture_name(name: str) -> bool:
 
 def may_hold_names(data: bytes) -> bool:
     """Tell cheaply whether a file can hold a name of the family or a stage test; never a false no."""
-    return any(needle in data for needle in (*_NEEDLES, _DSPARK_NEEDLE, *_STAGE_NEEDLES))
+    return any(needle in data for needle in _BYTE_NEEDLES)
 
 
 def count_names(text: str) -> int:
     """Count the whole-word occurrences of capture and stage names in `text`."""
-    return len(_WORD.findall(text))
+    return len(_WORD.findall(text)) if any(needle in text for needle in _NEEDLES) else 0
 
 
-def holds_name(line: str) -> bool:
-    """Tell whether `line` holds a capture or stage name as a whole word."""
-    return _WORD.search(line) is not None
+def holds_name(text: str) -> bool:
+    """Tell whether `text` holds a capture or stage name as a whole word."""
+    return count_names(text) > 0

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.bodies import assigned_locals
 from auxtap.tracer.branches import Branch, accumulators_before, names_within
 from auxtap.tracer.fragments import Fragment, last_name, source_of
 from auxtap.tracer.occurrences import Occurrence
 from auxtap.tracer.report import CaptureSite, StageBranch
 from auxtap.tracer.sites import Site
+from auxtap.tracer.walk import find
 
 
 def annotate_sites(sites: Sequence[Site]) -> list[CaptureSite]:
@@ -90,7 +92,7 @@ def _where_set_true(attribute: str, occurrence: Occurrence) -> tuple[cst.If, Fra
     target = m.AssignTarget(target=m.Attribute(value=m.Name("self"), attr=m.Name(attribute)))
     pattern = m.Assign(targets=[target], value=m.Name("True"))
     for fragment in occurrence.source.fragments_with(attribute, class_name):
-        for assign in m.findall(fragment.module, pattern):
+        for assign in find(fragment.module, cst.Assign, pattern):
             branches = (item for item in fragment.ancestors_of(assign) if isinstance(item, cst.If))
             branch = next(branches, None)
             if branch is not None:
@@ -156,7 +158,7 @@ def _block_note(site: Site, value: cst.BaseExpression) -> str | None:
         return None
     fragment = occurrence.fragment
     before = fragment.order_of(site.anchor) < fragment.order_of(run)
-    normed = any(isinstance(item, cst.Call) for item in m.findall(value, m.Call()))
+    normed = any("norm" in (last_name(call) or "") for call in find(value, cst.Call))
     side = "input" if before else "output"
     norm = "" if normed or not before else ", before its norm"
     return f"{side} of block {index}{norm}; not a final-layer state"
@@ -172,8 +174,8 @@ def _loop_index(loop: cst.For) -> str | None:
 
 def _block_call(loop: cst.For) -> cst.CSTNode | None:
     """Return the statement of the loop that runs a block: a call whose result rebinds what it was given."""
-    for assign in m.findall(loop.body, m.Assign(value=m.Call())):
-        if not isinstance(assign, cst.Assign) or not isinstance(assign.value, cst.Call):
+    for assign in find(loop.body, cst.Assign):
+        if not isinstance(assign.value, cst.Call):
             continue
         given = names_within(assign.value.args)
         rebound = assigned_locals([assign]) & given
@@ -187,8 +189,8 @@ def _entry_note(branch: Branch) -> str | None:
     taken: dict[str, str] = {}
     pattern = m.Assign(targets=[m.AssignTarget(target=m.Name())], value=m.Subscript(value=m.Name()))
     for statement in use.orelse or ():
-        for assign in m.findall(statement, pattern):
-            if isinstance(assign, cst.Assign) and isinstance(assign.value, cst.Subscript):
+        for assign in find(statement, cst.Assign, pattern):
+            if isinstance(assign.value, cst.Subscript):
                 taken[source_of(assign.targets[0].target)] = source_of(assign.value.value)
     if not taken or len(set(taken.values())) != 1:
         return None
@@ -202,8 +204,8 @@ def _annotated_class(occurrence: Occurrence, parameter: str) -> str:
     params = () if function is None else (*function.params.params, *function.params.kwonly_params)
     for param in params:
         if param.name.value == parameter and param.annotation is not None:
-            names = m.findall(param.annotation, m.Name())
-            classes = [n.value for n in names if isinstance(n, cst.Name) and n.value not in {"Optional", "None"}]
+            names = (name.value for name in find(param.annotation, cst.Name))
+            classes = [name for name in names if name not in {"Optional", "None"}]
             if len(classes) == 1:
                 return classes[0]
     return parameter
@@ -212,8 +214,8 @@ def _annotated_class(occurrence: Occurrence, parameter: str) -> str:
 def _context_parallel_call(branch: Branch, word: str) -> cst.Call | None:
     """Return a context-parallel call (`cp_<word>...`) in the branch whose result rebinds what it is given."""
     for statement in branch.use.body or ():
-        for assign in m.findall(statement, m.Assign(value=m.Call())):
-            if not isinstance(assign, cst.Assign) or not isinstance(assign.value, cst.Call):
+        for assign in find(statement, cst.Assign):
+            if not isinstance(assign.value, cst.Call):
                 continue
             words = (last_name(assign.value.func) or "").split("_")
             if "cp" in words and word in words and assigned_locals([assign]) & names_within(assign.value.args):

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.fragments import Fragment, SourceFile
 from auxtap.tracer.names import STAGE_NAMES, Kind, count_names, holds_name, kind_of
 from auxtap.tracer.report import Mentions
+from auxtap.tracer.walk import walk
 
 _ATTRIBUTE_ACCESS = m.Call(func=m.Name("getattr") | m.Name("setattr") | m.Name("hasattr"))
 
@@ -68,15 +70,13 @@ class Gathered:
 def gather_occurrences(source: SourceFile) -> Gathered:
     """Parse the units of `source` that hold a name and list what is in them, in source order."""
     occurrences: list[Occurrence] = []
-    imports = strings = comments = 0
-    hit_lines = {number for number, line in enumerate(source.outline.lines, 1) if holds_name(line)}
-    for unit in source.outline.units:
-        lines = {line for line in hit_lines if unit.first_line <= line <= unit.last_line}
-        if not lines:
+    imports = strings = 0
+    n_all = count_names("\n".join(source.outline.lines))
+    for unit in source.outline.units if n_all else ():
+        if not holds_name(source.text_of(unit)):
             continue
-        hit_lines -= lines
         fragment = source.fragment(unit)
-        for node in fragment.positions:
+        for node in walk(fragment.module):
             if isinstance(node, cst.Name):
                 if kind_of(node.value) is None and node.value not in STAGE_NAMES:
                     continue
@@ -85,18 +85,15 @@ def gather_occurrences(source: SourceFile) -> Gathered:
                 else:
                     occurrences.append(_occurrence(source, fragment, node, node.value))
             elif isinstance(node, cst.SimpleString):
-                n_names = count_names(node.value)
-                if n_names and _is_attribute_name(fragment, node):
-                    occurrences.append(_occurrence(source, fragment, node, node.raw_value))
-                else:
-                    strings += n_names
+                if _is_attribute_name(fragment, node):
+                    occurrences.append(_occurrence(source, fragment, node, str(node.raw_value)))
+                strings += count_names(node.value)
             elif isinstance(node, cst.FormattedStringText):
                 strings += count_names(node.value)
-            elif isinstance(node, cst.Comment):
-                comments += count_names(node.value)
-    # What lies between units can only be comments.
-    comments += sum(count_names(source.outline.lines[line - 1]) for line in hit_lines)
     occurrences.sort(key=lambda item: (item.line, item.fragment.order_of(item.node)))
+    # What is no name and no string can only be a comment.
+    n_names = sum(not item.is_string for item in occurrences)
+    comments = n_all - n_names - imports - strings
     return Gathered(tuple(occurrences), Mentions(imports, strings, comments))
 
 

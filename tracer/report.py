@@ -114,8 +114,160 @@ class FileTrace:
             "stage_branches": [branch.to_json() for branch in self.stage_branches],
         }
 
+    def code_by_line(self) -> dict[str, str]:
+        """Return the source line of every site and branch under its line number."""
+        lines = {site.line: site.code for site in self.capture_sites}
+        lines |= {branch.line: branch.code for branch in self.stage_branches}
+        return {str(line): lines[line] for line in sorted(lines)}
+
     @property
     def n_unknown(self) -> int:
         """Count the sites and branches whose role was not recognised."""
         roles = (*(site.role for site in self.capture_sites), *(branch.role for branch in self.stage_branches))
         return roles.count(UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A line that supports a statement."""
+
+    file: PurePosixPath
+    line: int
+    scope: str
+    code: str
+
+    def to_json(self) -> JsonEntry:
+        """Return it as data."""
+        return {"file": str(self.file), "line": self.line, "scope": self.scope, "code": self.code}
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """How one setter turns what it is given into capture indices.
+
+    `offset` is added to each given id; `default` is the source of the list used without ids, `resolved` that list
+    as capture indices for a known number of blocks.
+    """
+
+    scope: str
+    offset: int | None
+    default: str | None
+    resolved: tuple[int, ...] | None
+    evidence: tuple[Evidence, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {
+            "scope": self.scope,
+            "offset": self.offset,
+            "default": self.default,
+            "resolved": None if self.resolved is None else list(self.resolved),
+            "evidence": [item.to_json() for item in self.evidence],
+        }
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something a person needs to know, with the lines that show it."""
+
+    kind: str
+    text: str
+    evidence: tuple[Evidence, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {"kind": self.kind, "text": self.text, "evidence": [item.to_json() for item in self.evidence]}
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """A configuration in which captured values are wrong or missing, seen in the source."""
+
+    name: str
+    text: str
+    trigger: str
+    avoid: str
+    evidence: tuple[Evidence, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {
+            "name": self.name,
+            "text": self.text,
+            "trigger": self.trigger,
+            "avoid": self.avoid,
+            "evidence": [item.to_json() for item in self.evidence],
+        }
+
+
+@dataclass(frozen=True)
+class FlowLink:
+    """One class of a chain and how the one before it reaches it (`self.language_model`, `inherits`, ...)."""
+
+    name: str
+    file: PurePosixPath
+    line: int
+    how: str
+
+    def to_json(self) -> JsonEntry:
+        """Return it as data."""
+        return {"name": self.name, "file": str(self.file), "line": self.line, "how": self.how}
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The chain from one model class to its backbone; `breaks` says where capture cannot get through."""
+
+    model: str
+    links: tuple[FlowLink, ...]
+    setter: str | None
+    breaks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {
+            "model": self.model,
+            "links": [link.to_json() for link in self.links],
+            "setter": self.setter,
+            "breaks": list(self.breaks),
+        }
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What the tracer found in one tree."""
+
+    release: str
+    origin: str
+    commit: str
+    files: tuple[FileTrace, ...]
+    flows: tuple[Flow, ...] = ()
+    layer_rules: tuple[LayerRule, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    hazards: tuple[Hazard, ...] = ()
+    num_layers: int | None = None
+
+    @property
+    def n_unknown(self) -> int:
+        """Count the sites and branches whose role was not recognised."""
+        return sum(trace.n_unknown for trace in self.files)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the whole report as data; each entry of `files` has the form of the golden files."""
+        code = {str(trace.file): trace.code_by_line() for trace in self.files}
+        return {
+            "schema": 1,
+            "release": self.release,
+            "origin": self.origin,
+            "commit": self.commit,
+            "num_layers": self.num_layers,
+            "n_sites": sum(len(trace.capture_sites) for trace in self.files),
+            "n_branches": sum(len(trace.stage_branches) for trace in self.files),
+            "n_unknown": self.n_unknown,
+            "files": [trace.to_json(self.release) for trace in self.files],
+            "flows": [flow.to_json() for flow in self.flows],
+            "layer_rules": [rule.to_json() for rule in self.layer_rules],
+            "facts": [fact.to_json() for fact in self.facts],
+            "hazards": [hazard.to_json() for hazard in self.hazards],
+            "code": code,
+        }

@@ -2,6 +2,7 @@
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.fragments import last_name, source_of
 from auxtap.tracer.names import Kind
 from auxtap.tracer.occurrences import Occurrence

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.fragments import last_name
 from auxtap.tracer.names import Kind, kind_of
 from auxtap.tracer.occurrences import Occurrence

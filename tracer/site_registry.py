@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
+
 from auxtap.tracer.names import Kind
 from auxtap.tracer.occurrences import Occurrence
 

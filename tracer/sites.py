@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import libcst as cst
+
 from auxtap.tracer import selection_rules, state_rules
 from auxtap.tracer.occurrences import Occurrence
 from auxtap.tracer.report import UNKNOWN, CaptureSite

@@ -1,12 +1,21 @@
 """Trace one file, or a whole tree."""
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tracer.branches import classify_branches
+from auxtap.tracer.classes import ClassIndex
+from auxtap.tracer.facts import find_facts
+from auxtap.tracer.flow import FlowFinder
 from auxtap.tracer.fragments import SourceFile
+from auxtap.tracer.hazards import find_hazards
+from auxtap.tracer.layers import find_layer_rules
+from auxtap.tracer.names import may_hold_names
 from auxtap.tracer.notes import annotate_branches, annotate_sites
 from auxtap.tracer.occurrences import gather_occurrences
-from auxtap.tracer.report import FileTrace
+from auxtap.tracer.report import FileTrace, Flow, Mentions, TraceReport
+from auxtap.tracer.selection import DEFAULT_MODELS, model_files, surrounding_files
 from auxtap.tracer.sites import classify_sites
 
 
@@ -16,6 +25,8 @@ def trace_file(path: PurePosixPath, data: bytes) -> FileTrace:
     Raises:
         SourceError: the file is not Python.
     """
+    if not may_hold_names(data):
+        return FileTrace(path, (), ())
     return trace_source(SourceFile.read(path, data))
 
 
@@ -30,3 +41,77 @@ def trace_source(source: SourceFile) -> FileTrace:
         stage_branches=tuple(annotate_branches(branches)),
         mentions=gathered.mentions,
     )
+
+
+def trace_tree(
+    tree: SourceTree,
+    models: Sequence[str] = DEFAULT_MODELS,
+    *,
+    everything: bool = False,
+    num_layers: int | None = None,
+) -> TraceReport:
+    """Trace the files between the capture and the consumer for `models`, or every file below srt.
+
+    Raises:
+        UsageError: a model name is not known.
+        SourceError: a file is not Python, or the tree has no models.
+    """
+    tracer = _TreeTracer(tree)
+    if everything:
+        asked = sorted(path for path in tree.files if path.is_relative_to(SRT_ROOT))
+        for path in asked:
+            tracer.trace(path)
+        entry_files = tracer.model_files_that_may_capture()
+        flows = tracer.flows_of(entry_files)
+        shown = [path for path in asked if not _is_empty(tracer.traces[path])]
+    else:
+        chosen = model_files(tracer.index, models)
+        flows = tracer.flows_of(chosen)
+        linked = [link.file for flow in flows for link in flow.links]
+        in_layer = any(site.role == "collector_hand_in" for path in linked for site in tracer.trace(path).capture_sites)
+        shared = surrounding_files(tracer.index, in_layer=in_layer)
+        shown = list(dict.fromkeys([*chosen, *linked, *shared]))
+    traces = tuple(tracer.trace(path) for path in shown)
+    layer_rules = find_layer_rules(traces, num_layers)
+    return TraceReport(
+        release=tree.release,
+        origin=tree.origin,
+        commit=tree.commit,
+        files=traces,
+        flows=tuple(flows),
+        layer_rules=layer_rules,
+        facts=find_facts(traces, flows, layer_rules),
+        hazards=find_hazards(tracer.index, traces),
+        num_layers=num_layers,
+    )
+
+
+def _is_empty(trace: FileTrace) -> bool:
+    return not trace.capture_sites and not trace.stage_branches and trace.mentions == Mentions()
+
+
+class _TreeTracer:
+    """Traces each file of one tree at most once."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self.index = ClassIndex(tree)
+        self.traces: dict[PurePosixPath, FileTrace] = {}
+
+    def trace(self, path: PurePosixPath) -> FileTrace:
+        if path not in self.traces:
+            holds = may_hold_names(self.index.tree.files[path])
+            self.traces[path] = trace_source(self.index.source(path)) if holds else FileTrace(path, (), ())
+        return self.traces[path]
+
+    def flows_of(self, paths: Sequence[PurePosixPath]) -> list[Flow]:
+        finder = FlowFinder(self.index, self.trace)
+        flows = (finder.find_flow(found) for path in paths for found in self.index.entry_classes(path))
+        return [flow for flow in flows if flow is not None]
+
+    def model_files_that_may_capture(self) -> list[PurePosixPath]:
+        """Return the model files with a capture name, and those that name a class of one of them."""
+        files = self.index.tree.files
+        capturing = [path for path in self.index.model_files if self.trace(path).capture_sites]
+        names = {found.name.encode() for path in capturing for found in self.index.entry_classes(path)}
+        naming = (path for path in self.index.model_files if any(name in files[path] for name in names))
+        return sorted({*capturing, *naming})

@@ -1,0 +1,154 @@
+"""Find classes anywhere in a tree, with their bases and the models they are built of."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+
+import libcst as cst
+import libcst.matchers as m
+
+from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.tracer.fragments import SourceFile, last_name
+from auxtap.tracer.outline import ClassOutline
+from auxtap.tracer.walk import NodeT, find
+
+MODELS_ROOT = SRT_ROOT / "models"
+
+
+@dataclass(frozen=True)
+class FoundClass:
+    """A class and the file it stands in."""
+
+    file: PurePosixPath
+    outline: ClassOutline
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.outline.name
+
+
+@dataclass(frozen=True)
+class Member:
+    """`self.<attribute> = <class>(...)` in the class that wrote it."""
+
+    attribute: str
+    found: FoundClass
+    owner: FoundClass
+
+
+@dataclass(frozen=True, eq=False)
+class ClassIndex:
+    """Looks classes up by name, in the file that asks first and then among the models; reads files once."""
+
+    tree: SourceTree
+    _sources: dict[PurePosixPath, SourceFile] = field(default_factory=dict)
+    _found: dict[str, FoundClass | None] = field(default_factory=dict)
+
+    def source(self, path: PurePosixPath) -> SourceFile:
+        """Return one file, outlined.
+
+        Raises:
+            SourceError: it is not Python.
+        """
+        if path not in self._sources:
+            self._sources[path] = SourceFile.read(path, self.tree.files[path])
+        return self._sources[path]
+
+    def classes_of(self, path: PurePosixPath) -> Mapping[str, FoundClass]:
+        """Return the module-level classes of one file by name."""
+        return {outline.name: FoundClass(path, outline) for outline in self.source(path).outline.classes}
+
+    def find(self, name: str, near: PurePosixPath) -> FoundClass | None:
+        """Return the class of that name in `near`, else in a file of models/ that defines it."""
+        local = self.classes_of(near).get(name)
+        if local is not None:
+            return local
+        if name not in self._found:
+            self._found[name] = self._search(name)
+        return self._found[name]
+
+    def _search(self, name: str) -> FoundClass | None:
+        needle = f"class {name}".encode()
+        for path in self.model_files:
+            if needle in self.tree.files[path] and name in (classes := self.classes_of(path)):
+                return classes[name]
+        return None
+
+    @cached_property
+    def model_files(self) -> tuple[PurePosixPath, ...]:
+        """The files below models/, in order."""
+        return tuple(sorted(path for path in self.tree.files if path.is_relative_to(MODELS_ROOT)))
+
+    def lineage(self, found: FoundClass) -> list[FoundClass]:
+        """Return the class and the bases that the tree defines, nearest first."""
+        lineage = [found]
+        for current in lineage:
+            for base in current.outline.bases:
+                parent = self.find(base, current.file)
+                if parent is not None and all(parent.name != known.name for known in lineage):
+                    lineage.append(parent)
+        return lineage
+
+    def members(self, found: FoundClass) -> list[Member]:
+        """Return the models that `found` builds in `__init__` as attributes of self, inherited ones included."""
+        members: dict[str, Member] = {}
+        lineage = self.lineage(found)
+        for owner in lineage:
+            for attribute, call in self._built(owner):
+                built = self._built_class(owner, lineage, call)
+                if built is not None and attribute not in members:
+                    members[attribute] = Member(attribute, built, owner)
+            if "__init__" in owner.outline.methods and not self._calls_super(owner):
+                break
+        return list(members.values())
+
+    def _built(self, owner: FoundClass) -> Iterator[tuple[str, cst.Call]]:
+        target = m.AssignTarget(target=m.Attribute(value=m.Name("self")))
+        for assign in self._find_in(owner, "__init__", cst.Assign, m.Assign(targets=[target])):
+            if isinstance(assign.value, cst.Call):
+                yield last_name(assign.targets[0].target) or "", assign.value
+
+    def _built_class(self, owner: FoundClass, lineage: list[FoundClass], call: cst.Call) -> FoundClass | None:
+        """Return the class that a call makes: the callee, what a factory method returns, or a class argument."""
+        if m.matches(call.func, m.Attribute(value=m.Name("self"))):
+            return self._made_by(lineage, last_name(call.func) or "")
+        for node in (call.func, *(argument.value for argument in call.args)):
+            found = self.find(last_name(node) or "", owner.file) if isinstance(node, cst.Name | cst.Attribute) else None
+            if found is not None:
+                return found
+        return None
+
+    def _made_by(self, lineage: list[FoundClass], method: str) -> FoundClass | None:
+        maker = next((item for item in lineage if method in item.outline.methods), None)
+        if maker is None:
+            return None
+        for found in self._find_in(maker, method, cst.Return):
+            if isinstance(found.value, cst.Call):
+                return self.find(last_name(found.value.func) or "", maker.file)
+        return None
+
+    def _calls_super(self, owner: FoundClass) -> bool:
+        call = m.Call(func=m.Attribute(value=m.Call(func=m.Name("super")), attr=m.Name("__init__")))
+        return any(True for _ in self._find_in(owner, "__init__", cst.Call, call))
+
+    def _find_in(
+        self, owner: FoundClass, method: str, kind: type[NodeT], pattern: m.BaseMatcherNode | None = None
+    ) -> Iterator[NodeT]:
+        source = self.source(owner.file)
+        for unit in source.outline.units:
+            if unit.classes == (owner.name,) and unit.name == method:
+                yield from find(source.fragment(unit).module, kind, pattern)
+
+    def entry_classes(self, path: PurePosixPath) -> list[FoundClass]:
+        """Return the classes that a model file offers to the registry as `EntryClass`."""
+        source = self.source(path)
+        classes = self.classes_of(path)
+        entries: list[FoundClass] = []
+        for unit in source.outline.units:
+            if unit.name is None and not unit.classes and source.code_at(unit.first_line).startswith("EntryClass"):
+                for name in find(source.fragment(unit).module, cst.Name):
+                    if name.value in classes:
+                        entries.append(classes[name.value])
+        return entries
