@@ -3,12 +3,14 @@
 import contextlib
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from auxtap.commands.context import cache_layout, parse_layers
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError, UsageError
@@ -38,6 +40,7 @@ def serve(
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it is ready.")] = 1800.0,
     log: Annotated[Path | None, typer.Option(help="The server's log. [default: in auxtap's cache]")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one line of JSON when it is ready.")] = False,
     sglang_args: Annotated[
         list[str] | None, typer.Argument(metavar="-- SGLANG_ARGS", help="Arguments for SGLang, after --.")
     ] = None,
@@ -70,10 +73,12 @@ def serve(
         log=(log or cache.logs / f"server-{chosen_port}.log").absolute(),
         bytecode=cache.bytecode / f"sglang-{applied.release}",
     )
-    run_server(spec, timeout)
+    run_server(spec, timeout, json_output=json_output)
+    if spool is None and spec.spool is not None:
+        tidy_spool(spec.spool)
 
 
-def run_server(spec: "LaunchSpec", timeout_s: float) -> None:
+def run_server(spec: "LaunchSpec", timeout_s: float, *, json_output: bool) -> None:
     """Run a server until a person stops it.
 
     Raises:
@@ -83,6 +88,7 @@ def run_server(spec: "LaunchSpec", timeout_s: float) -> None:
     from auxtap.ui import console, engine_view
 
     assert spec.spool is not None
+    show = engine_view.show_server_line if json_output else engine_view.show_server
     with terminations_interrupt():
         server = ServerProcess(spec)
         ready = False
@@ -91,14 +97,25 @@ def run_server(spec: "LaunchSpec", timeout_s: float) -> None:
                 console.say(f"starting SGLang {spec.release} on {spec.url}; its log is {spec.log}")
                 seconds = server.wait_ready(timeout_s=timeout_s, progress=console.say)
                 ready = True
-                engine_view.show_server(
-                    url=spec.url, spool=spec.spool, log=spec.log, layers=spec.layers, seconds=seconds
+                row = engine_view.ServerRow(
+                    spec.url, spec.spool, spec.log, server.pid, spec.release, spec.layers, round(seconds, 1)
                 )
+                show(row)
                 raise server.wait_ended()
         except KeyboardInterrupt:
             console.say("the server is stopped")
             if not ready:
                 raise
+
+
+def tidy_spool(spool: Path) -> None:
+    """Remove a spool that nobody named, unless it holds parts that an extractor may still want."""
+    from auxtap.serving.spool import remove_spool
+    from auxtap.ui import console
+
+    left = remove_spool(spool)
+    if left:
+        console.say(f"{left} finished parts are left in {spool}; remove it when no extractor needs them")
 
 
 @contextlib.contextmanager
@@ -143,12 +160,14 @@ def serving_python(python: Path | None, release: str, cache: CacheLayout, *, cpu
 
 
 def default_spool(port: int, cache: CacheLayout) -> Path:
-    """Return a spool of this user and port, in memory where there is such a place."""
-    if os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-        folder = SHARED_MEMORY / f"auxtap-{os.getuid()}"
-    else:
-        folder = cache.root / "spool"
-    return folder / str(port)
+    """Return a spool of this user and port, in memory where there is such a place that is surely ours."""
+    folder = SHARED_MEMORY / f"auxtap-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return folder / str(port)
+    return cache.root / "spool" / str(port)
 
 
 def check_model_path(model_path: str) -> None:

@@ -74,14 +74,6 @@ def _listener(port: int) -> str:
     return ""
 
 
-def pid_is_live(pid: int) -> bool:
-    """Tell whether a process of this id runs; one that has ended and was not yet waited for does not."""
-    try:
-        return _is_live(psutil.Process(pid))
-    except psutil.Error:
-        return False
-
-
 def session_members(leader: int) -> list[psutil.Process]:
     """Return the live processes of the session that `leader` began, and its descendants in other sessions."""
     members: dict[int, psutil.Process] = {}

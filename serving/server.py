@@ -1,9 +1,6 @@
 """A patched server as a context manager: started, watched until it can be used, stopped whole."""
 
 import abc
-import contextlib
-import json
-import os
 import signal
 import subprocess
 import time
@@ -12,12 +9,13 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from auxtap.core.errors import ServerError
-from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, choose_port, pid_is_live, stop_session
+from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, choose_port, stop_session
 from auxtap.serving.profile import LaunchSpec, build_launch, check_extra_arguments
 from auxtap.serving.server_log import ServerLog
+from auxtap.serving.spool import is_armed, prepare_spool
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
@@ -40,39 +38,6 @@ class RunningProcess(Protocol):
 
 def be_silent(message: str) -> None:
     """Report progress to nobody."""
-
-
-def prepare_spool(spool: Path) -> None:
-    """Make the spool (0700) or take over an old one: descriptors and counters of a dead server are removed.
-
-    Parts are left where they are; the extractor knows by their nonce whom they belong to.
-
-    Raises:
-        ServerError: it cannot be made or written, belongs to somebody else, is a link, or a live server taps into it.
-    """
-    try:
-        spool.parent.mkdir(parents=True, exist_ok=True)
-        spool.mkdir(mode=0o700, exist_ok=True)
-        status = spool.lstat()
-    except OSError as error:
-        raise ServerError(
-            f"cannot make the spool {spool}: {error.strerror or error}", hint="give another --spool"
-        ) from None
-    if spool.is_symlink() or status.st_uid != os.getuid():
-        raise ServerError(f"the spool {spool} is a link or belongs to another user", hint="give another --spool")
-    spool.chmod(0o700)
-    if not os.access(spool, os.W_OK | os.X_OK):
-        raise ServerError(f"the spool {spool} is not writable", hint="give another --spool")
-    for record in _descriptors(spool).values():
-        pid = record.get("pid")
-        if type(pid) is int and pid_is_live(pid) and record.get("host") == os.uname().nodename:
-            raise ServerError(
-                f"the spool {spool} is in use by a server (pid {pid})",
-                hint="stop that server, or give another --spool",
-            )
-    for pattern in ("rank-*.json", "stats-*.json"):
-        for path in spool.glob(pattern):
-            path.unlink(missing_ok=True)
 
 
 def wait_ready(
@@ -140,27 +105,6 @@ def answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def is_armed(spool: Path) -> bool:
-    """Tell whether every writer (stage x data-parallel group) has published its descriptor."""
-    records = _descriptors(spool).values()
-    ranks = {(record.get("pp_rank"), record.get("dp_rank")) for record in records}
-    for record in records:
-        pp_size, dp_size = record.get("pp_size"), record.get("dp_size")
-        if type(pp_size) is int and type(dp_size) is int:
-            return len(ranks) >= pp_size * dp_size
-    return False
-
-
-def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:
-    records: dict[str, dict[str, Any]] = {}
-    for path in spool.glob("rank-*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            record = json.loads(path.read_bytes())
-            if isinstance(record, dict):
-                records[path.name] = record
-    return records
 
 
 class WatchedServer(abc.ABC):

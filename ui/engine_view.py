@@ -1,13 +1,20 @@
 """Show engine environments, servers and the numeric proof."""
 
 import contextlib
+import json
+import shlex
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.ui import console
-from rich.markup import escape
 
 # Without a terminal, one line of progress at most in this many seconds.
 PLAIN_INTERVAL_S = 5.0
@@ -56,16 +63,72 @@ def show_environment(environment: EngineEnvironment) -> None:
     console.out().print(escape(str(environment.folder)), soft_wrap=True)
 
 
-def show_server(*, url: str, spool: Path, log: Path, layers: tuple[int, ...], seconds: float) -> None:
-    """Say where a ready server is and which command comes next."""
-    import shlex
+@dataclass(frozen=True)
+class ServerRow:
+    """A server that is ready."""
 
-    out = console.out()
-    out.print(f"ready after {seconds:.1f} s: {url}", soft_wrap=True)
-    out.print(f"captures:  {', '.join(map(str, layers))} and the final state", soft_wrap=True)
-    out.print(f"spool:     {escape(str(spool))}", soft_wrap=True)
-    out.print(f"log:       {escape(str(log))}", soft_wrap=True)
-    command = f"auxtap extract DATASET --server {url} --spool {shlex.quote(str(spool))} --out STORE"
-    out.print(f"next:      {escape(command)}", soft_wrap=True)
-    out.print("Ctrl-C stops the server.")
-    out.file.flush()
+    url: str
+    spool: Path
+    log: Path
+    pid: int
+    release: str
+    layers: tuple[int, ...]
+    ready_s: float
+
+
+def server_record(server: ServerRow) -> Mapping[str, object]:
+    """Return what `auxtap serve --json` prints once the server is ready."""
+    return {**asdict(server), "spool": str(server.spool), "log": str(server.log), "layers": list(server.layers)}
+
+
+def show_server_line(server: ServerRow) -> None:
+    """Print a ready server as one line of JSON, at once: whoever started auxtap is waiting for it."""
+    sys.stdout.write(json.dumps(server_record(server)) + "\n")
+    sys.stdout.flush()
+
+
+def show_server(server: ServerRow) -> None:
+    """Say where a ready server is and which command comes next."""
+    spool = shlex.quote(str(server.spool))
+    command = f"auxtap extract DATASET --server {server.url} --spool {spool} --out STORE"
+    lines = (
+        f"ready after {server.ready_s:.1f} s: {server.url}",
+        f"captures:  {', '.join(map(str, server.layers))} and the final state",
+        f"spool:     {server.spool}",
+        f"log:       {server.log}",
+        f"next:      {command}",
+        "Ctrl-C stops the server.",
+    )
+    for line in lines:
+        console.out().print(escape(line), soft_wrap=True)
+    console.out().file.flush()
+
+
+@dataclass(frozen=True)
+class ProofRow:
+    """One state of one case against the reference; without a state, `verdict` says why there is none."""
+
+    model: str
+    release: str
+    setting: str
+    state: str
+    max_abs: float | None
+    max_rel: float | None
+    rows: int
+    verdict: str
+    holds: bool
+
+
+def proof_table(rows: Sequence[ProofRow], tolerance: float) -> Table:
+    """Return the table of a numeric proof."""
+    table = Table(title=f"states against transformers, float32; equal is at most {tolerance:.0e} relative")
+    for column in ("model", "release", "setting", "state"):
+        table.add_column(column)
+    for column in ("max abs", "max rel", "rows"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict")
+    for row in rows:
+        numbers = ("" if value is None else f"{value:.1e}" for value in (row.max_abs, row.max_rel))
+        verdict = Text(row.verdict, style="green" if row.holds else "bold red")
+        table.add_row(row.model, row.release, row.setting, row.state, *numbers, str(row.rows), verdict)
+    return table

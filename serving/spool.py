@@ -1,0 +1,89 @@
+"""The spool as a server's keeper sees it: made before the start, watched for its writers, removed when empty."""
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from auxtap.core.errors import ServerError
+
+# Names of the spool protocol (tap/protocol.py; a test holds these against it).
+DESCRIPTORS, STATS, LOCKS = "rank-*.json", "stats-*.json", "rank-*.lock"
+READY, FAILED, WRITING = "*.ready", "*.failed", "*.part"
+
+
+def prepare_spool(spool: Path) -> None:
+    """Make the spool (0700) or take over an old one: descriptors and counters of a dead server are removed.
+
+    Parts are left where they are; the extractor knows by their nonce whom they belong to.
+
+    Raises:
+        ServerError: it cannot be made or written, is a link, belongs to somebody else or is open to others, or a live
+            server taps into it.
+    """
+    hint = "give another --spool, a folder that does not exist yet"
+    try:
+        spool.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        spool.mkdir(mode=0o700, exist_ok=True)
+        status = spool.lstat()
+    except OSError as error:
+        raise ServerError(f"cannot make the spool {spool}: {error.strerror or error}", hint=hint) from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ServerError(f"the spool {spool} is a link or belongs to another user", hint=hint)
+    if status.st_mode & 0o077:
+        raise ServerError(f"the spool {spool} is open to other users (mode {status.st_mode & 0o777:o})", hint=hint)
+    if not os.access(spool, os.W_OK | os.X_OK):
+        raise ServerError(f"the spool {spool} is not writable", hint=hint)
+    for lock in spool.glob(LOCKS):
+        if _is_held(lock):
+            raise ServerError(f"the spool {spool} is in use by a running server ({lock.name})", hint=hint)
+    for pattern in (DESCRIPTORS, STATS):
+        for path in spool.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def _is_held(lock: Path) -> bool:
+    """Tell whether a live writer holds its lock; a dead one's was freed by the kernel."""
+    with contextlib.suppress(OSError), lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def is_armed(spool: Path) -> bool:
+    """Tell whether every writer (stage x data-parallel group) has published its descriptor."""
+    records = _descriptors(spool).values()
+    ranks = {(record.get("pp_rank"), record.get("dp_rank")) for record in records}
+    for record in records:
+        pp_size, dp_size = record.get("pp_size"), record.get("dp_size")
+        if type(pp_size) is int and type(dp_size) is int:
+            return len(ranks) >= pp_size * dp_size
+    return False
+
+
+def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:
+    records: dict[str, dict[str, Any]] = {}
+    for path in spool.glob(DESCRIPTORS):
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads(path.read_bytes())
+            if isinstance(record, dict):
+                records[path.name] = record
+    return records
+
+
+def remove_spool(spool: Path) -> int:
+    """Remove the spool of a server that has ended, unless finished parts lie in it; return how many do."""
+    left = len(list(spool.glob(READY)))
+    if left:
+        return left
+    for pattern in (DESCRIPTORS, STATS, LOCKS, FAILED, WRITING):
+        for path in spool.glob(pattern):
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        spool.rmdir()
+    return 0
