@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from auxtap.verification.proved import ProvedPatch
     from auxtap.verification.verdicts import Proof
 
+# Releases of which a patched server's values were compared with a reference.
+COMPARED_RELEASES = ("0.5.9",)
 DEFAULT_LAYERS = "3,31,59"
 DEFAULT_MODELS = "deepseek,llama"
 LAYERS_HELP = "Capture indices that a server taps by default; the patch itself names none."
@@ -27,6 +29,8 @@ def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     indices, models = parse_layers(layers), parse_models(model)
     opened = open_source(source, cache_layout(), say)
     say(f"writing and proving the patch for SGLang {opened.tree.release} ({len(opened.tree.files)} files)")
+    if opened.tree.release not in COMPARED_RELEASES:
+        say(f"no values of a patched SGLang {opened.tree.release} were compared yet: its proof is a static one")
     return prove_patch(opened, models, indices)
 
 

@@ -1,7 +1,8 @@
 """`auxtap verify`: prove a patch."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,19 @@ from auxtap.core.errors import CheckFailedError, UsageError
 if TYPE_CHECKING:
     from auxtap.checkout.publication import PublishedPatch
     from auxtap.checkout.source import Source
+    from auxtap.ui.engine_view import ProofRow
+    from auxtap.verification.engine import EngineReport
     from auxtap.verification.verdicts import Proof
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A patch after its static proof: where it belongs and what it was made of."""
+
+    source: "Source"
+    models: tuple[str, ...]
+    layers: tuple[int, ...]
+    proof: "Proof"
 
 
 def verify(
@@ -20,27 +33,37 @@ def verify(
     source: Annotated[
         str | None, typer.Option(help="The tree that PATCH is for. [default: the release that its manifest names]")
     ] = None,
+    engine: Annotated[bool, typer.Option("--engine", help="Add the numeric proof on the CPU engine.")] = False,
     layers: Annotated[str, typer.Option(help="Capture indices, for a SOURCE.")] = DEFAULT_LAYERS,
     model: Annotated[str, typer.Option(help="Models, for a SOURCE.")] = DEFAULT_MODELS,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Prove that a patch does what it says and nothing else."""
     from auxtap.commands import patching
-    from auxtap.ui import console, patch_view
+    from auxtap.ui import console, engine_view, patch_view
 
-    proof = _static_proof(target, source, layers, model)
+    judged = _judge(target, source, layers, model)
+    proof = judged.proof
+    report = _engine_report(judged) if engine and proof.holds else None
     if json_output:
-        console.emit_json({"target": target, **patching.proof_record(proof)})
+        record = {"target": target, **patching.proof_record(proof)}
+        console.emit_json(record if report is None else {**record, "engine": _engine_record(report)})
     else:
-        patch_view.show(patch_view.checks_table(patching.check_rows(proof)))
+        numeric = [] if report is None else [engine_view.proof_table(_proof_rows(report), report.tolerance)]
+        patch_view.show(patch_view.checks_table(patching.check_rows(proof)), *numeric)
     if not proof.holds:
         names = [verdict.check for verdict in proof.rejected]
         raise CheckFailedError(
             patching.refusal(names, f" for {target}"), hint="auxtap patch SOURCE writes a patch that fits its source"
         )
+    if report is not None and not report.holds:
+        failed = [f"{result.case.model}/{result.case.setting}" for result in report.cases if not result.holds]
+        raise CheckFailedError(
+            f"states differ from the reference in {', '.join(failed) or 'every case'}", hint="the table says which"
+        )
 
 
-def _static_proof(target: str, source: str | None, layers: str, model: str) -> "Proof":
+def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     from auxtap.checkout.publication import find_patch, read_published
     from auxtap.commands import patching
     from auxtap.ui.console import say
@@ -50,11 +73,44 @@ def _static_proof(target: str, source: str | None, layers: str, model: str) -> "
     if files is None:
         if source is not None:
             raise UsageError(f"{target} is not a written patch, so --source has no place", hint="leave --source out")
-        return patching.prove_source(target, layers, model).proof
+        proved = patching.prove_source(target, layers, model)
+        return _Judged(proved.source, proved.patch_set.plan.models, proved.patch_set.plan.layers, proved.proof)
     published = read_published(files)
+    manifest = published.manifest
     opened = _source_of(published, source)
     say(f"proving {files.patch} on SGLang {opened.tree.release} ({opened.tree.origin})")
-    return verify_static(opened, published.patch, published.manifest)
+    proof = verify_static(opened, published.patch, manifest)
+    return _Judged(opened, manifest.models, manifest.layers, proof)
+
+
+def _engine_report(judged: _Judged) -> "EngineReport":
+    from auxtap.rewriters.diff import write_patch
+    from auxtap.rewriters.plan import plan_capture
+    from auxtap.ui.console import say
+    from auxtap.verification.engine import prove_patch
+
+    # The static proof has shown that writing the patch again gives the same bytes.
+    patch_set = write_patch(judged.source.tree, plan_capture(judged.source.tree, judged.models, judged.layers))
+    return prove_patch(judged.source, patch_set, cache_layout(), progress=say)
+
+
+def _proof_rows(report: "EngineReport") -> "list[ProofRow]":
+    from auxtap.ui.engine_view import ProofRow
+    from auxtap.verification.engine import EQUAL
+
+    rows = []
+    for result in report.cases:
+        model, setting = result.case.model, result.case.setting
+        if result.problem is not None:
+            rows.append(ProofRow(model, report.release, setting, "", None, None, 0, result.problem, holds=False))
+        for cell in result.cells:
+            measured = (cell.max_abs, cell.max_rel, cell.rows, cell.verdict)
+            rows.append(ProofRow(model, cell.release, setting, cell.state, *measured, holds=cell.verdict == EQUAL))
+    return rows
+
+
+def _engine_record(report: "EngineReport") -> dict[str, Any]:
+    return {"holds": report.holds, "tolerance": report.tolerance, "cases": [asdict(result) for result in report.cases]}
 
 
 def _source_of(published: "PublishedPatch", source: str | None) -> "Source":

@@ -29,9 +29,10 @@ class ArmRewriter:
         parsed = files.parsed(self.kind, self.path)
         function = parsed.function(self.kind, self.scope)
         runner = next((parameter.name for parameter in parameters(function)), "")
+        body = parsed.body(function)
         test = m.If(test=m.Attribute(value=m.Name(runner), attr=m.Name(_FLAG)))
-        found = [statement for statement in parsed.body(function) if m.matches(statement, test)]
+        found = [statement for statement in body if m.matches(statement, test)]
         anchor = f"the test of {_FLAG}"
-        statement = parsed.single(self.kind, self.scope, anchor, found)
+        statement = parsed.single(self.kind, self.scope, anchor, found, body)
         text = guarded_call("arm", runner)
         return parsed.insert_before(statement, kind=self.kind, scope=self.scope, anchor=f"before {anchor}", text=text)

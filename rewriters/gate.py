@@ -28,7 +28,7 @@ class GateRewriter:
             PatchError: the module does not begin with imports.
         """
         parsed = files.parsed(self.kind, self.path)
-        anchor = "after the last import that the module begins with"
+        anchor = "after the imports that the module begins with"
         imports = _leading_imports(parsed)
         if not imports:
             raise parsed.refuse(self.kind, "", "the imports that the module begins with", "found none")

@@ -34,11 +34,12 @@ class NoteRewriter:
         function = parsed.function(self.kind, self.scope)
         own_class, batch = self._parameters(parsed, function)
         self._require_requests(files, parsed, batch)
+        body = parsed.body(function)
         making = m.Assign(targets=[m.AssignTarget(m.Name())], value=m.Call(func=m.Name(own_class)))
         line = m.SimpleStatementLine(body=[m.ZeroOrMore(), making, m.ZeroOrMore()])
         anchor = f"the assignment of a call of {own_class}"
-        found = [statement for statement in parsed.body(function) if m.matches(statement, line)]
-        statement = parsed.single(self.kind, self.scope, anchor, found)
+        found = [statement for statement in body if m.matches(statement, line)]
+        statement = parsed.single(self.kind, self.scope, anchor, found, body)
         text = guarded_call("note", _made_name(statement), batch.name)
         return parsed.insert_after(statement, kind=self.kind, scope=self.scope, anchor=f"after {anchor}", text=text)
 

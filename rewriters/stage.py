@@ -32,13 +32,14 @@ class StageRewriter:
         trace = trace_file(self.path, parsed.data)
         branch = self._stage_exit(parsed, trace)
         function = parsed.function(self.kind, branch.scope)
+        body = parsed.body(function)
         found = [
             statement
-            for statement in parsed.body(function)
+            for statement in body
             if m.matches(statement, m.If()) and parsed.first_line(statement) == branch.line
         ]
         anchor = "the stage exit behind the capture loop"
-        statement = parsed.single(self.kind, branch.scope, f"{anchor} at the function's own level", found)
+        statement = parsed.single(self.kind, branch.scope, f"{anchor} at the function's own level", found, body)
         owner = next((parameter.name for parameter in parameters(function)), "")
         accumulator = self._accumulator(parsed, trace, branch)
         batch = self._forward_batch(parsed, function, branch)

@@ -67,15 +67,23 @@ class ParsedFile:
             return ()
         return tuple(node for node in function.body.body if isinstance(node, Statement))
 
-    def single(self, kind: str, scope: str, looked_for: str, found: Sequence[Statement]) -> Statement:
-        """Return the one statement in `found`.
+    def single(
+        self, kind: str, scope: str, looked_for: str, found: Sequence[Statement], among: Sequence[Statement]
+    ) -> Statement:
+        """Return the one statement in `found`, which was looked for `among` the statements of `scope`.
 
         Raises:
             PatchError: there is none, or more than one.
         """
-        if len(found) != 1:
-            raise self.refuse(kind, scope, looked_for, _count(self._at(found)))
-        return found[0]
+        if len(found) == 1:
+            return found[0]
+        what = _count(self._at(found))
+        if not found and among:
+            what += f" among its {len(among)} statements in lines {self.first_line(among[0])}-{self._end(among[-1])}"
+        raise self.refuse(kind, scope, looked_for, what)
+
+    def _end(self, node: cst.CSTNode) -> int:
+        return self._positions[node].end.line
 
     def _at(self, nodes: Iterable[cst.CSTNode]) -> list[int]:
         return [self.first_line(node) for node in nodes]
@@ -97,7 +105,7 @@ class ParsedFile:
         """
         if not m.matches(node, m.SimpleStatementLine(body=[m.DoNotCare()])):
             raise self.refuse(kind, scope, anchor, "found it sharing its line with another statement")
-        end = self._positions[node].end.line
+        end = self._end(node)
         return self._insertion(end + 1, self.first_line(node), kind=kind, scope=scope, anchor=anchor, text=text)
 
     def _insertion(self, line: int, anchor_line: int, *, kind: str, scope: str, anchor: str, text: str) -> Insertion:

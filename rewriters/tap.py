@@ -42,7 +42,7 @@ class TapRewriter:
         body = parsed.body(function)
         found = [statement for statement in body if m.matches(statement, test)]
         anchor = f"the test whether a parameter is a {_BATCH_CLASS}"
-        statement = parsed.single(self.kind, self.scope, anchor, found)
+        statement = parsed.single(self.kind, self.scope, anchor, found, body)
         self._require_first(parsed, body, statement, anchor)
         text = guarded_call("tap", names[0], _HIDDEN, _AUX, _tested_name(statement))
         return parsed.insert_before(statement, kind=self.kind, scope=self.scope, anchor=f"before {anchor}", text=text)

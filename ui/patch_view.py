@@ -59,8 +59,9 @@ class PatchRow:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for column in columns[:-1]:
+        table.add_column(column, no_wrap=True, overflow="fold")
+    table.add_column(columns[-1], overflow="fold")
     return table
 
 
@@ -75,7 +76,7 @@ def checks_table(checks: Sequence[CheckRow]) -> Table:
 
 def insertions_table(insertions: Sequence[InsertionRow]) -> Table:
     """Return a table with one line an inserted line."""
-    table = _table("line for", "file", "before line", "function", "place")
+    table = _table("line for", "file", "line", "in", "place")
     for row in insertions:
         table.add_row(row.kind, row.path, str(row.line), row.scope or "(module)", row.anchor)
     return table
