@@ -108,25 +108,27 @@ def _fused_all_reduce(index: ClassIndex, trace: FileTrace) -> Iterator[Hazard]:
     for fragment in source.fragments_with(_FUSION_MARK) if appends else ():
         for mark in find(fragment.module, cst.Assign, m.Assign(targets=[target], value=m.Name("True"))):
             limit = _fusion_limit(index)
-            auto = _fusion_default(index)
+            auto, architectures = _fusion_default(index)
             evidence = [_line(source, fragment, mark), *(evidence_of(trace, site) for site in appends)]
             evidence.extend(item for item in (limit, auto) if item is not None)
             yield Hazard(
                 name="fused_all_reduce",
                 text="at the append the all-reduce of the block before may still be missing: short prompts come "
                 "out wrong and long ones right",
-                trigger=_fusion_trigger(limit, auto),
+                trigger=_fusion_trigger(limit, architectures),
                 avoid=_fusion_avoidance(index),
                 evidence=tuple(evidence),
             )
             return
 
 
-def _fusion_trigger(limit: Evidence | None, auto: Evidence | None) -> str:
+def _fusion_trigger(limit: Evidence | None, architectures: list[str]) -> str:
     trigger = f"{_FUSION_SETTING} with tensor parallelism"
     if limit is not None:
         trigger += f", forwards of at most {limit.code.partition('=')[2].strip()} tokens"
-    return f"{trigger}; turned on by itself where the condition in server_args holds" if auto is not None else trigger
+    if architectures:
+        trigger += f"; the server turns it on by itself, where the hardware has it, for {', '.join(architectures)}"
+    return trigger
 
 
 def _fusion_avoidance(index: ClassIndex) -> str:
@@ -156,15 +158,19 @@ def _module_constant(source: SourceFile, name: str) -> Evidence | None:
     return None
 
 
-def _fusion_default(index: ClassIndex) -> Evidence | None:
-    """Return the line at which the server turns the fusion on by itself."""
+def _fusion_default(index: ClassIndex) -> tuple[Evidence | None, list[str]]:
+    """Return the line at which the server turns the fusion on by itself, and for which architectures."""
     data = index.tree.files.get(SERVER_ARGS, b"")
     if _FUSION_SETTING.encode() not in data:
-        return None
+        return None, []
     source = index.source(SERVER_ARGS)
     target = m.AssignTarget(target=m.Attribute(value=m.Name("self"), attr=m.Name(_FUSION_SETTING)))
+    listed = m.ComparisonTarget(operator=m.In(), comparator=m.List() | m.Set() | m.Tuple())
     for fragment in source.fragments_with(f"self.{_FUSION_SETTING} = "):
         for assign in find(fragment.module, cst.Assign, m.Assign(targets=[target], value=m.Name("True"))):
-            if any(isinstance(item, cst.If) for item in fragment.ancestors_of(assign)):
-                return _line(source, fragment, assign)
-    return None
+            branch = next((item for item in fragment.ancestors_of(assign) if isinstance(item, cst.If)), None)
+            if branch is not None:
+                lists = find(branch.test, cst.ComparisonTarget, listed)
+                names = (item for found in lists for item in find(found.comparator, cst.SimpleString))
+                return _line(source, fragment, assign), [str(item.raw_value) for item in names]
+    return None, []

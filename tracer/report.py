@@ -123,8 +123,16 @@ class FileTrace:
     @property
     def n_unknown(self) -> int:
         """Count the sites and branches whose role was not recognised."""
-        roles = (*(site.role for site in self.capture_sites), *(branch.role for branch in self.stage_branches))
-        return roles.count(UNKNOWN)
+        return len(self._unknown())
+
+    @property
+    def unknown_scopes(self) -> tuple[str, ...]:
+        """Where the unrecognised sites and branches stand, each scope once."""
+        return tuple(dict.fromkeys(self._unknown()))
+
+    def _unknown(self) -> list[str]:
+        sites = [site.scope for site in self.capture_sites if site.role == UNKNOWN]
+        return sites + [branch.scope for branch in self.stage_branches if branch.role == UNKNOWN]
 
 
 @dataclass(frozen=True)

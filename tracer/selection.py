@@ -49,3 +49,21 @@ def surrounding_files(index: ClassIndex, *, in_layer: bool) -> tuple[PurePosixPa
     """Return the files that every model shares: where layers are selected, collected (`in_layer`) and consumed."""
     wanted = (*_SELECTORS, *(_COLLECTORS if in_layer else ()), *_CONSUMERS)
     return tuple(path for path in wanted if path in index.tree.files)
+
+
+def find_file(index: ClassIndex, asked: PurePosixPath) -> PurePosixPath:
+    """Return the file that `asked` names: by its path, by its path below srt, or by the end of its path.
+
+    Raises:
+        UsageError: there is no such file, or more than one.
+    """
+    files = index.tree.files
+    for path in (asked, SRT_ROOT / asked):
+        if path in files:
+            return path
+    ends = [path for path in files if path.parts[-len(asked.parts) :] == asked.parts]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        raise UsageError(f"{asked} names {len(ends)} files", hint=f"say which: {', '.join(map(str, sorted(ends)[:5]))}")
+    raise UsageError(f"no file {asked} in {index.tree.origin}", hint="name it as models/llama.py")

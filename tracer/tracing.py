@@ -15,7 +15,7 @@ from auxtap.tracer.names import may_hold_names
 from auxtap.tracer.notes import annotate_branches, annotate_sites
 from auxtap.tracer.occurrences import gather_occurrences
 from auxtap.tracer.report import FileTrace, Flow, Mentions, TraceReport
-from auxtap.tracer.selection import DEFAULT_MODELS, model_files, surrounding_files
+from auxtap.tracer.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
 from auxtap.tracer.sites import classify_sites
 
 
@@ -48,29 +48,22 @@ def trace_tree(
     models: Sequence[str] = DEFAULT_MODELS,
     *,
     everything: bool = False,
+    only: PurePosixPath | None = None,
     num_layers: int | None = None,
 ) -> TraceReport:
-    """Trace the files between the capture and the consumer for `models`, or every file below srt.
+    """Trace the files between the capture and the consumer for `models`, or one file, or every file below srt.
 
     Raises:
-        UsageError: a model name is not known.
+        UsageError: a model name or the file is not known.
         SourceError: a file is not Python, or the tree has no models.
     """
     tracer = _TreeTracer(tree)
-    if everything:
-        asked = sorted(path for path in tree.files if path.is_relative_to(SRT_ROOT))
-        for path in asked:
-            tracer.trace(path)
-        entry_files = tracer.model_files_that_may_capture()
-        flows = tracer.flows_of(entry_files)
-        shown = [path for path in asked if not _is_empty(tracer.traces[path])]
+    if only is not None:
+        shown, flows = tracer.one_file(find_file(tracer.index, only))
+    elif everything:
+        shown, flows = tracer.every_file()
     else:
-        chosen = model_files(tracer.index, models)
-        flows = tracer.flows_of(chosen)
-        linked = [link.file for flow in flows for link in flow.links]
-        in_layer = any(site.role == "collector_hand_in" for path in linked for site in tracer.trace(path).capture_sites)
-        shared = surrounding_files(tracer.index, in_layer=in_layer)
-        shown = list(dict.fromkeys([*chosen, *linked, *shared]))
+        shown, flows = tracer.files_of(models)
     traces = tuple(tracer.trace(path) for path in shown)
     layer_rules = find_layer_rules(traces, num_layers)
     return TraceReport(
@@ -103,12 +96,31 @@ class _TreeTracer:
             self.traces[path] = trace_source(self.index.source(path)) if holds else FileTrace(path, (), ())
         return self.traces[path]
 
-    def flows_of(self, paths: Sequence[PurePosixPath]) -> list[Flow]:
+    def one_file(self, path: PurePosixPath) -> tuple[list[PurePosixPath], list[Flow]]:
+        """Return that file, and the flows that begin in it."""
+        return [path], self._flows_of([path] if path in self.index.model_files else [])
+
+    def every_file(self) -> tuple[list[PurePosixPath], list[Flow]]:
+        """Return every file below srt that holds a name, and the flows of every model."""
+        asked = sorted(path for path in self.index.tree.files if path.is_relative_to(SRT_ROOT))
+        shown = [path for path in asked if not _is_empty(self.trace(path))]
+        return shown, self._flows_of(self._files_that_may_capture())
+
+    def files_of(self, models: Sequence[str]) -> tuple[list[PurePosixPath], list[Flow]]:
+        """Return the files of those models, with those that their flows pass through, and the flows."""
+        chosen = model_files(self.index, models)
+        flows = self._flows_of(chosen)
+        linked = [link.file for flow in flows for link in flow.links]
+        in_layer = any(site.role == "collector_hand_in" for path in linked for site in self.trace(path).capture_sites)
+        shared = surrounding_files(self.index, in_layer=in_layer)
+        return list(dict.fromkeys([*chosen, *linked, *shared])), flows
+
+    def _flows_of(self, paths: Sequence[PurePosixPath]) -> list[Flow]:
         finder = FlowFinder(self.index, self.trace)
         flows = (finder.find_flow(found) for path in paths for found in self.index.entry_classes(path))
         return [flow for flow in flows if flow is not None]
 
-    def model_files_that_may_capture(self) -> list[PurePosixPath]:
+    def _files_that_may_capture(self) -> list[PurePosixPath]:
         """Return the model files with a capture name, and those that name a class of one of them."""
         files = self.index.tree.files
         capturing = [path for path in self.index.model_files if self.trace(path).capture_sites]

@@ -1,0 +1,182 @@
+"""Show a trace: a tree along the flow, then the facts and hazards."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from auxtap.core.source_tree import SRT_ROOT
+from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, Flow, LayerRule, StageBranch, TraceReport
+from auxtap.tracer.roles import Role, Step
+from auxtap.tracer.steps import step_of
+from auxtap.ui.console import out
+
+_FACT_TITLES = {
+    "captured": "What is captured",
+    "layers": "Which layers",
+    "dropped": "Where pipeline stages drop the states",
+    "gated": "Which stages capture at all",
+    "broken": "Where the way is broken",
+}
+
+
+def show_report(report: TraceReport) -> None:
+    """Print the whole report to stdout."""
+    console = out()
+    console.print(_title(report), soft_wrap=True)
+    for part in _parts(report):
+        console.print()
+        console.print(part)
+
+
+def show_role(role: Role) -> None:
+    """Print one role's sentence."""
+    what = "stage branch" if role.is_branch else "capture site"
+    out().print(Text(f"{role.name} ({what}, {role.step.value}): {role.explanation}"), soft_wrap=True)
+
+
+def _title(report: TraceReport) -> Text:
+    n_sites = sum(len(trace.capture_sites) for trace in report.files)
+    n_branches = sum(len(trace.stage_branches) for trace in report.files)
+    title = Text()
+    title.append(f"SGLang {report.release}", style="bold")
+    title.append(f" ({report.origin}, {report.commit[:12]}): {_count(n_sites, 'capture site')}, ")
+    title.append(f"{_count(n_branches, 'stage branch')} in {_count(len(report.files), 'file')}, ")
+    title.append(f"{report.n_unknown} unknown", style="bold red" if report.n_unknown else "")
+    return title
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _parts(report: TraceReport) -> Iterator[RenderableType]:
+    if report.flows:
+        yield _flow_tree(report.flows)
+    for step in Step:
+        tree = _step_tree(step, report.files)
+        if tree is not None:
+            yield tree
+    if report.layer_rules:
+        yield Group(Text("Layers, in every convention", style="bold"), *_layer_tables(report))
+    yield from _fact_lists(report)
+    yield from _hazard_lists(report)
+
+
+def _short(path: PurePosixPath) -> str:
+    return str(path.relative_to(SRT_ROOT) if path.is_relative_to(SRT_ROOT) else path)
+
+
+def _flow_tree(flows: Iterable[Flow]) -> Tree:
+    tree = Tree(Text("Model classes, from the entry to the backbone that captures", style="bold"))
+    for flow in flows:
+        branch = tree
+        for link in flow.links:
+            label = Text.assemble((link.name, "cyan"), f"  {link.how}  ", (f"{_short(link.file)}:{link.line}", "dim"))
+            branch = branch.add(label)
+        if flow.setter is not None:
+            branch.add(Text(f"layers are chosen by {flow.setter}"))
+        for reason in flow.breaks:
+            branch.add(Text(f"broken: {reason}", style="red"))
+    return tree
+
+
+def _step_tree(step: Step, traces: Iterable[FileTrace]) -> Tree | None:
+    tree = Tree(Text(step.value, style="bold"))
+    for trace in traces:
+        scopes: dict[str, list[CaptureSite | StageBranch]] = {}
+        entries: list[CaptureSite | StageBranch] = [*trace.capture_sites, *trace.stage_branches]
+        for entry in sorted(entries, key=lambda entry: entry.line):
+            if step_of(trace, entry) is step:
+                scopes.setdefault(entry.scope, []).append(entry)
+        for scope, found in scopes.items():
+            label = Text.assemble((_short(trace.file), "dim"), "  ", (scope, "cyan"))
+            tree.add(Group(label, _entry_table(found)))
+    return tree if tree.children else None
+
+
+def _entry_table(entries: Iterable[CaptureSite | StageBranch]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    table.add_column(style="green", no_wrap=True)
+    table.add_column(overflow="fold")
+    for entry in entries:
+        table.add_row(str(entry.line), entry.role, Text(entry.code))
+        detail = entry.note or _detail(entry)
+        if detail:
+            table.add_row("", "", Text(detail, style="italic dim"))
+    return table
+
+
+def _detail(entry: CaptureSite | StageBranch) -> str | None:
+    if isinstance(entry, StageBranch):
+        if entry.drops_aux:
+            return f"returns {entry.returns} without the captured states"
+        return f"places {entry.places}" if entry.places else None
+    if entry.role == "hand_over":
+        return f"to {entry.to}"
+    if entry.offset:
+        return f"adds {entry.offset} to each given id"
+    return None
+
+
+def _layer_tables(report: TraceReport) -> Iterator[RenderableType]:
+    groups: dict[tuple[int | None, str | None, tuple[int, ...] | None], list[LayerRule]] = {}
+    for rule in report.layer_rules:
+        groups.setdefault((rule.offset, rule.default, rule.resolved), []).append(rule)
+    for (offset, default, resolved), rules in groups.items():
+        text = Text(", ".join(rule.scope for rule in rules), style="cyan")
+        yield Padding(text, (0, 0, 0, 2))
+        yield Padding(_layer_table(offset, default, resolved, report.num_layers), (0, 0, 0, 4))
+
+
+def _layer_table(
+    offset: int | None, default: str | None, resolved: tuple[int, ...] | None, num_layers: int | None
+) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    for title in ("capture index", "is the input of", "draft-config id", "transformers"):
+        table.add_column(title, justify="right" if title == "capture index" else "left")
+    for index in resolved or ():
+        given = "not known" if offset is None else str(index - offset)
+        table.add_row(str(index), f"block {index}", given, f"hidden_states[{index}]")
+    if resolved is None:
+        given = "not known" if offset is None else f"i - {offset}" if offset else "i"
+        table.add_row("i", "block i", given, "hidden_states[i]")
+    if default is None:
+        return table
+    known = f" for {num_layers} blocks" if resolved is not None and num_layers is not None else ""
+    hint = "" if resolved is not None else " (--num-layers N works them out)"
+    return Group(Text(f"default{known}: {default}{hint}"), table)
+
+
+def _fact_lists(report: TraceReport) -> Iterator[RenderableType]:
+    for kind, title in _FACT_TITLES.items():
+        facts = [fact for fact in report.facts if fact.kind == kind]
+        if facts:
+            items = (_item(fact.text, fact.evidence) for fact in facts)
+            yield Group(Text(title, style="bold"), *items)
+
+
+def _hazard_lists(report: TraceReport) -> Iterator[RenderableType]:
+    if not report.hazards:
+        return
+    title = Text("Hazards: settings under which states are wrong or missing", style="bold")
+    items = (
+        _item(f"{hazard.name}: {hazard.text}\nwhen: {hazard.trigger}\navoid: {hazard.avoid}", hazard.evidence)
+        for hazard in report.hazards
+    )
+    yield Group(title, *items)
+
+
+def _item(text: str, evidence: Iterable[Evidence]) -> RenderableType:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    places = ", ".join(f"{_short(item.file)}:{item.line}" for item in evidence)
+    table.add_row("  -", Text.assemble(text, "\n" if places else "", (places, "dim")))
+    return table
