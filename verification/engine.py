@@ -4,7 +4,7 @@ import json
 import random
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
 from auxtap.serving.server import Progress, be_silent
 from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.reference import Comparison, compare_store
+from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
 from auxtap.verification.tiny_models import TINY_LAYERS, TINY_MODELS, TinyModel, make_tiny_models
 
 # Largest relative error (Frobenius, float32) of a state that counts as equal.
@@ -165,10 +165,12 @@ def verify_engine(
         template = launch_template(applied, engine, cache, work / "spool")
         progress(f"importing SGLang {applied.release}")
         with ForkServer(template) as fork_server:
-            results = [
-                _run_case(case, models[case.model], fork_server, template, dataset, engine.python, work, progress)
+            runs = [
+                _extract_case(case, models[case.model], fork_server, template, dataset, work, progress)
                 for case in cases
             ]
+        progress("computing the reference")
+        results = _compare_runs(runs, engine.python, applied.release)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return EngineReport(applied.release, applied.patch_digest, TOLERANCE, tuple(results))
@@ -202,18 +204,28 @@ def write_dataset(path: Path, n_tokens: Sequence[int] = SAMPLE_TOKENS) -> Path:
     return path
 
 
-def _run_case(
+@dataclass(frozen=True)
+class _Run:
+    """An extraction that is to be compared, or the problem that it had."""
+
+    case: EngineCase
+    pair: StoreAndModel
+    ready_s: float
+    problem: str | None
+
+
+def _extract_case(
     case: EngineCase,
     model: TinyModel,
     fork_server: ForkServer,
     template: LaunchSpec,
     dataset: Path,
-    reference_python: Path,
     work: Path,
-    progress: Callable[[str], None],
-) -> CaseResult:
+    progress: Progress,
+) -> _Run:
     name = f"{case.model}-{case.setting}"
-    progress(f"{name}: serving, extracting and comparing")
+    progress(f"{name}: serving and extracting")
+    pair = StoreAndModel(work / name, model.path)
     spec = replace(
         template,
         model_path=str(model.path),
@@ -226,12 +238,26 @@ def _run_case(
     try:
         with fork_server.serve(spec) as server:
             ready_s = server.wait_ready(timeout_s=READY_TIMEOUT_S)
-            extract_all(spec, dataset, work / name)
-        comparison = compare_store(work / name, model.path, reference_python)
+            extract_all(spec, dataset, pair.store)
     except AuxtapError as error:
-        return CaseResult(case, 0, 0, ready_s, (), f"{error.message} (log: {spec.log})")
-    cells = judge(case, template.release, comparison, spec.layers, sum(SAMPLE_TOKENS))
-    return CaseResult(case, comparison.samples, comparison.tokens, ready_s, cells)
+        return _Run(case, pair, ready_s, f"{error.message} (log: {spec.log})")
+    return _Run(case, pair, ready_s, None)
+
+
+def _compare_runs(runs: Sequence[_Run], reference_python: Path, release: str) -> tuple[CaseResult, ...]:
+    extracted = [run for run in runs if run.problem is None]
+    compared = compare_stores([run.pair for run in extracted], reference_python) if extracted else ()
+    comparisons = dict(zip((run.case for run in extracted), compared, strict=True))
+    results = []
+    for run in runs:
+        comparison = comparisons.get(run.case)
+        if isinstance(comparison, Comparison):
+            cells = judge(run.case, release, comparison, TINY_LAYERS, sum(SAMPLE_TOKENS))
+            results.append(CaseResult(run.case, comparison.samples, comparison.tokens, run.ready_s, cells))
+        else:
+            problem = comparison.problem if comparison is not None else run.problem
+            results.append(CaseResult(run.case, 0, 0, run.ready_s, (), problem))
+    return tuple(results)
 
 
 def extract_all(spec: LaunchSpec, dataset: Path, store: Path) -> None:

@@ -2,11 +2,20 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from auxtap.core.errors import CheckFailedError
 from auxtap.verification.engine_scripts import engine_script, run_engine_script
+
+
+@dataclass(frozen=True)
+class StoreAndModel:
+    """A store, and the folder of the model whose states it holds."""
+
+    store: Path
+    model: Path
 
 
 @dataclass(frozen=True)
@@ -32,27 +41,53 @@ class Comparison:
     states: tuple[StateComparison, ...]
 
 
-def compare_store(store: Path, model: Path, engine_python: Path, *, timeout_s: float = 600.0) -> Comparison:
-    """Hold every stored sample of `store` against transformers with the weights of `model`.
+@dataclass(frozen=True)
+class NoComparison:
+    """Why a store could not be held against the reference."""
 
-    The store's parts must be safetensors; `engine_python` is the Python of an engine environment.
+    problem: str
+
+
+def compare_stores(
+    pairs: Sequence[StoreAndModel], engine_python: Path, *, timeout_s: float = 900.0
+) -> tuple[Comparison | NoComparison, ...]:
+    """Hold every stored sample of every store against transformers with the weights of its model, in order.
+
+    The stores' parts must be safetensors; `engine_python` is the Python of an engine environment.
 
     Raises:
-        CheckFailedError: the reference cannot be computed, or rows and reference have different shapes.
+        CheckFailedError: the environment cannot run the reference at all.
     """
-    script = engine_script("compare_with_transformers.py")
+    arguments = [word for pair in pairs for word in ("--pair", str(pair.store), str(pair.model))]
     try:
-        output = run_engine_script(
-            engine_python, script, ["--store", str(store), "--model", str(model)], timeout_s=timeout_s
-        )
+        script = engine_script("compare_with_transformers.py")
+        output = run_engine_script(engine_python, script, arguments, timeout_s=timeout_s)
     except subprocess.CalledProcessError as error:
         lines = str(error.stderr).strip().splitlines()
         raise CheckFailedError(
-            f"no reference for {model.name}: {lines[-1] if lines else f'exit {error.returncode}'}",
-            hint="a wrapper architecture needs a loader in verification/scripts/compare_with_transformers.py",
+            f"the reference failed: {lines[-1] if lines else f'exit {error.returncode}'}",
+            hint="run auxtap engine setup --rebuild",
         ) from None
     except subprocess.TimeoutExpired:
-        raise CheckFailedError(f"the reference for {model.name} took longer than {timeout_s:.0f} s") from None
-    record = json.loads(output.splitlines()[-1])
+        raise CheckFailedError(f"the reference took longer than {timeout_s:.0f} s") from None
+    return tuple(_read_comparison(line) for line in output.splitlines())
+
+
+def compare_store(store: Path, model: Path, engine_python: Path, *, timeout_s: float = 900.0) -> Comparison:
+    """Hold one store against the reference.
+
+    Raises:
+        CheckFailedError: it cannot be held against it.
+    """
+    (comparison,) = compare_stores([StoreAndModel(store, model)], engine_python, timeout_s=timeout_s)
+    if isinstance(comparison, NoComparison):
+        raise CheckFailedError(f"{store} cannot be compared with transformers: {comparison.problem}")
+    return comparison
+
+
+def _read_comparison(line: str) -> Comparison | NoComparison:
+    record = json.loads(line)
+    if "problem" in record:
+        return NoComparison(record["problem"])
     states = tuple(StateComparison(**state) for state in record["states"])
     return Comparison(record["samples"], record["tokens"], states)

@@ -1,6 +1,6 @@
 """Compare a store with transformers; run by the Python of an engine environment, never imported by auxtap.
 
-Usage: compare_with_transformers.py --store STORE --model MODEL   (prints one JSON object)
+Usage: compare_with_transformers.py (--pair STORE MODEL)...   (prints one line of JSON for each pair)
 
 The reference is transformers' own code in float32 with eager attention, fed one sample at a time: no batching, no
 chunks, no cache and no stand-ins. `hidden.<i>` is held against `hidden_states[i]`, `final` against the last of them,
@@ -24,6 +24,11 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, DeepseekV3ForCa
 
 HIDDEN_PREFIX, FINAL, INPUT_IDS = "hidden.", "final", "input_ids"
 NOT_STATES = (INPUT_IDS, "loss_mask")
+
+
+class NoReferenceError(Exception):
+    """A store cannot be held against transformers; says why."""
+
 
 Loader = Callable[[Path, dict[str, Any]], PreTrainedModel]
 LOADERS: dict[str, Loader] = {}
@@ -67,7 +72,7 @@ def load_reference(folder: Path) -> PreTrainedModel:
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
-        raise SystemExit(f"the weights of {folder} do not fit the reference: {info}")
+        raise NoReferenceError(f"the weights of {folder} do not fit the reference: {info}")
     return model.eval()
 
 
@@ -84,7 +89,7 @@ class StateErrors:
     def add(self, sample: str, found: torch.Tensor, expected: torch.Tensor) -> None:
         """Compare one sample's rows, both [tokens, hidden]."""
         if found.shape != expected.shape:
-            raise SystemExit(
+            raise NoReferenceError(
                 f"{sample}: {self.state} has shape {list(found.shape)}, the reference {list(expected.shape)}"
             )
         difference = found.double() - expected.double()
@@ -116,7 +121,7 @@ def compare_sample(
     """Add one sample's errors to `errors`, which gets an entry for every new state."""
     ids = parts[0][INPUT_IDS]
     if not all(torch.equal(part[INPUT_IDS], ids) for part in parts):
-        raise SystemExit(f"{sample}: its parts disagree about input_ids")
+        raise NoReferenceError(f"{sample}: its parts disagree about input_ids")
     with torch.no_grad():
         output = model(input_ids=ids[None], output_hidden_states=True, use_cache=False)
     reference = [state[0] for state in output.hidden_states]
@@ -133,23 +138,34 @@ def state_order(state: StateErrors) -> tuple[int, int]:
     return (1, 0) if state.state == FINAL else (0, int(state.state.removeprefix(HIDDEN_PREFIX)))
 
 
-def main() -> None:
-    """Print the errors of every state of a store."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    model = load_reference(arguments.model)
+def compare_store(store: Path, model: PreTrainedModel) -> dict[str, Any]:
+    """Return the largest errors of every state of a store."""
     errors: dict[str, StateErrors] = {}
     samples, tokens = 0, 0
-    for sample, files in stored_samples(arguments.store):
-        parts = [load_file(arguments.store / file) for file in files]
+    for sample, files in stored_samples(store):
+        parts = [load_file(store / file) for file in files]
         compare_sample(model, sample, parts, errors)
         samples += 1
         tokens += int(parts[0][INPUT_IDS].shape[0])
     states = [asdict(state) for state in sorted(errors.values(), key=state_order)]
-    print(json.dumps({"samples": samples, "tokens": tokens, "states": states}))
+    return {"samples": samples, "tokens": tokens, "states": states}
+
+
+def main() -> None:
+    """Print the errors of every store, or why there are none."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pair", type=Path, nargs=2, action="append", required=True, metavar=("STORE", "MODEL"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    references: dict[Path, PreTrainedModel] = {}
+    for store, folder in arguments.pair:
+        try:
+            if folder not in references:
+                references[folder] = load_reference(folder)
+            record = compare_store(store, references[folder])
+        except Exception as error:
+            record = {"problem": str(error) if isinstance(error, NoReferenceError) else repr(error)}
+        print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
