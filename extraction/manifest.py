@@ -158,7 +158,8 @@ def _compare(name: str, old: Any, new: Any, found: list[str]) -> None:
         return
     if isinstance(old, ModelFacts | DatasetFacts):
         for key, value in asdict(old).items():
-            _compare(f"{name} {key}", value, getattr(new, key), found)
+            label = key if key.startswith(name) else f"{name} {key}"
+            _compare(label, value, getattr(new, key), found)
         return
     found.append(f"{name.replace('_', ' ')}: {_show(old)}, now {_show(new)}")
 
