@@ -1,0 +1,127 @@
+"""Every rewriter: what it refuses, then what it inserts; before/after pairs lie under `fixtures/rewriters`."""
+
+import os
+from pathlib import PurePosixPath
+
+import pytest
+
+from auxtap.core.errors import ExitCode, PatchError
+from auxtap.rewriters.arm import ArmRewriter
+from auxtap.rewriters.diff import write_patch
+from auxtap.rewriters.plan import TAP_ROOT, plan_capture
+from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.syntax import ParsedTree
+from auxtap.tests.shaped import BATCH, FIXTURES, LLAMA, LOGITS, RUNNER, TARGETS, fixture, shaped_files, shaped_tree
+
+LAYERS = (3, 31, 59)
+
+
+def cases(suffix: str) -> list[tuple[str, str]]:
+    return sorted((path.parent.name, path.name.removesuffix(suffix)) for path in FIXTURES.glob(f"*/*{suffix}"))
+
+
+def patched(path: PurePosixPath, data: bytes) -> bytes:
+    """Return one file of the shaped tree after the patch."""
+    tree = shaped_tree({path: data})
+    patch_set = write_patch(tree, plan_capture(tree, ("llama",), LAYERS))
+    (change,) = [change for change in patch_set.changes if change.path == path]
+    return change.after
+
+
+REFUSED = {
+    ("arm", "twice"): ("ModelRunner.initialize", "found 2, at lines 6, 9"),
+    ("arm", "elsewhere"): ("ModelRunner.initialize", "found none among its 2 statements in lines 6-9"),
+    ("arm", "two_functions"): ("ModelRunner.initialize", "the function itself; found 2"),
+    ("note", "twice"): ("ForwardBatch.init_new", "found 2, at lines 7, 8"),
+    ("note", "shared_line"): ("ForwardBatch.init_new", "sharing its line"),
+    ("note", "other_batch"): ("ForwardBatch.init_new", "found batch: ScheduleBatch"),
+    ("tap", "late"): ("LogitsProcessor.forward", "other statements before it, from line 6"),
+    ("tap", "renamed"): ("LogitsProcessor.forward", "looked for a parameter hidden_states"),
+    ("stage", "no_exit"): ("LlamaModel.forward", "stage exits at none"),
+    ("stage", "two_exits"): ("LlamaModel.forward", "stage exits at 15"),
+    ("stage", "no_batch"): ("LlamaModel.forward", "one parameter of class ForwardBatch; found 0"),
+    ("gate", "no_imports"): (str(RUNNER), "found none"),
+    ("gate", "patched"): (str(RUNNER), "is patched already"),
+}
+
+
+def test_every_refusal_is_expected():
+    assert sorted(REFUSED) == cases(".refused.py")
+
+
+@pytest.mark.parametrize(("kind", "case"), sorted(REFUSED))
+def test_refuses(kind: str, case: str):
+    path = TARGETS[kind]
+    tree = shaped_tree({path: fixture(kind, f"{case}.refused")})
+    with pytest.raises(PatchError) as caught:
+        plan_capture(tree, ("llama",), LAYERS)
+    assert caught.value.exit_code == ExitCode.PATCH
+    assert str(path) in caught.value.message
+    for text in REFUSED[kind, case]:
+        assert text in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("kind", "case"), cases(".before.py"))
+def test_inserts(kind: str, case: str):
+    before = fixture(kind, f"{case}.before")
+    after = patched(TARGETS[kind], before)
+    expected = FIXTURES / kind / f"{case}.after.py"
+    if os.environ.get("AUXTAP_WRITE_FIXTURES"):
+        expected.write_bytes(after)
+    assert after == expected.read_bytes()
+
+
+@pytest.mark.parametrize(("kind", "case"), cases(".before.py"))
+def test_leaves_every_other_byte_alone_and_is_refused_a_second_time(kind: str, case: str):
+    before = fixture(kind, f"{case}.before")
+    after = patched(TARGETS[kind], before)
+    assert b"".join(line for line in after.splitlines(keepends=True) if b"_auxtap" not in line) == before
+    assert sum(b"_auxtap" in line for line in after.splitlines()) == 2
+    with pytest.raises(PatchError, match="patched already"):
+        patched(TARGETS[kind], after)
+
+
+@pytest.mark.parametrize("path", [RUNNER, BATCH, LOGITS, LLAMA])
+def test_keeps_windows_line_ends_and_a_byte_order_mark(path: PurePosixPath):
+    before = b"\xef\xbb\xbf" + shaped_files()[path].replace(b"\n", b"\r\n")
+    after = patched(path, before)
+    assert after.startswith(b"\xef\xbb\xbf")
+    assert after.count(b"\n") == after.count(b"\r\n") == before.count(b"\n") + 2
+
+
+def test_refuses_line_ends_that_git_does_not_count():
+    before = shaped_files()[RUNNER].replace(b"import logging\n\n", b"import logging\r\r")
+    with pytest.raises(PatchError, match="line ends"):
+        patched(RUNNER, before)
+
+
+def test_refuses_a_file_that_is_not_python():
+    with pytest.raises(PatchError, match="is not Python"):
+        patched(RUNNER, b"def broken(:\n")
+
+
+def test_refuses_a_tree_without_the_file():
+    tree = shaped_tree()
+    without = {path: data for path, data in tree.files.items() if path != LOGITS}
+    with pytest.raises(PatchError, match="no python/sglang/srt/layers/logits_processor.py"):
+        plan_capture(type(tree)(tree.release, tree.origin, tree.commit, without), DEFAULT_MODELS, LAYERS)
+
+
+def test_refuses_a_tree_that_holds_the_tap():
+    tree = shaped_tree({TAP_ROOT / "gate.py": b"tap = None\n"})
+    with pytest.raises(PatchError, match="patched already"):
+        plan_capture(tree, DEFAULT_MODELS, LAYERS)
+
+
+def test_refuses_requests_that_the_batch_does_not_list():
+    batches = PurePosixPath("python/sglang/srt/managers/schedule_batch.py")
+    tree = shaped_tree({batches: b"class ModelWorkerBatch:\n    n_rows: int\n"})
+    with pytest.raises(PatchError, match="a batch that lists its requests"):
+        plan_capture(tree, DEFAULT_MODELS, LAYERS)
+
+
+def test_a_rewriter_parses_each_file_once():
+    files = ParsedTree(shaped_tree())
+    ArmRewriter().propose(files)
+    assert files.parsed("arm", RUNNER) is files.parsed("gate", RUNNER)
