@@ -143,10 +143,10 @@ def _layer_table(
         table.add_column(title, justify="right" if title == "capture index" else "left")
     for index in resolved or ():
         given = "not known" if offset is None else str(index - offset)
-        table.add_row(str(index), f"block {index}", given, f"hidden_states[{index}]")
+        table.add_row(str(index), f"block {index}", given, Text(f"hidden_states[{index}]"))
     if resolved is None:
         given = "not known" if offset is None else f"i - {offset}" if offset else "i"
-        table.add_row("i", "block i", given, "hidden_states[i]")
+        table.add_row("i", "block i", given, Text("hidden_states[i]"))
     if default is None:
         return table
     known = f" for {num_layers} blocks" if resolved is not None and num_layers is not None else ""

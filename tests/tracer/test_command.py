@@ -1,0 +1,117 @@
+"""`auxtap trace` as a person runs it, on a git checkout of the fixture tree."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+GIT_IDENTITY = {
+    "GIT_AUTHOR_NAME": "t",
+    "GIT_AUTHOR_EMAIL": "t@example.invalid",
+    "GIT_COMMITTER_NAME": "t",
+    "GIT_COMMITTER_EMAIL": "t@example.invalid",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, fixture_files: dict[PurePosixPath, bytes]) -> Path:
+    root = tmp_path / "checkout"
+    for path, data in fixture_files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run(["git", "-C", str(root), *arguments], check=True, env={**inherited, **GIT_IDENTITY})
+    return root
+
+
+def run(*arguments: str, columns: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    environment.pop("COLUMNS", None)
+    if columns is not None:
+        environment["COLUMNS"] = columns
+    command = [sys.executable, "-m", "auxtap.cli", "trace", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize("columns", [None, "80", "200"])
+def test_report(checkout: Path, columns: str | None) -> None:
+    result = run(str(checkout), "--model", "plain,picture", "--num-layers", "61", columns=columns)
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    for piece in (
+        "aux_hidden_states.append(hidden_states + residual)",
+        "stage_exit",
+        "PlainModel.forward",
+        "hidden_states[58]",
+        "PictureForConditionalGeneration has no setter",
+    ):
+        assert piece in result.stdout
+    titles = [line.split(":")[0] for line in result.stdout.split("\n") if line[:1].isupper() and ":" in line]
+    assert [t for t in titles if t in ("Selection", "Capture", "Exit", "Hand-over", "Consumer")] == [
+        "Selection",
+        "Capture",
+        "Exit",
+        "Hand-over",
+        "Consumer",
+    ]
+    if columns == "80":
+        assert max(map(len, result.stdout.split("\n")[1:])) <= 80
+
+
+def test_symbolic_layers_keep_their_brackets(checkout: Path) -> None:
+    assert "hidden_states[i]" in run(str(checkout), "--model", "plain").stdout
+
+
+def test_json(checkout: Path) -> None:
+    result = run(str(checkout), "--model", "plain", "--json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert set(report["files"][0]) == {"release", "file", "capture_sites", "stage_branches"}
+    assert report["layer_rules"][0]["offset"] == 1
+    assert report["n_unknown"] == 0
+
+
+def test_unknown_sites_end_with_1(checkout: Path) -> None:
+    path = checkout / "python/sglang/srt/models/plain.py"
+    path.write_text(path.read_text() + "\n\ndef look(model):\n    print(model.layers_to_capture[0])\n")
+    result = run(str(checkout), "--model", "plain")
+    assert result.returncode in (0, 1)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    commit = ["git", "-C", str(checkout), "commit", "-q", "-a", "-m", "two"]
+    subprocess.run(commit, check=True, env={**inherited, **GIT_IDENTITY})
+    result = run(f"{checkout}@HEAD", "--model", "plain")
+    assert result.returncode == 1
+    assert "1 site unclassified" in result.stderr
+    assert "models/plain.py (look)" in result.stderr
+    assert "print(model.layers_to_capture[0])" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "SOURCE is missing"),
+        (["--explain", "stage_exti"], 2, "stage_exit"),
+        (["{checkout}", "--model", "plane"], 2, "plain"),
+        (["{checkout}", "--model", ","], 2, "--model names nothing"),
+        (["{checkout}", "--file", "models/none.py"], 2, "no file models/none.py"),
+        (["{checkout}/nothing"], 3, "nothing"),
+    ],
+)
+def test_bad_input(checkout: Path, arguments: list[str], code: int, message: str) -> None:
+    result = run(*(argument.replace("{checkout}", str(checkout)) for argument in arguments))
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "hint:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_explain() -> None:
+    result = run("--explain", "stage_exit")
+    assert result.returncode == 0
+    assert result.stdout.startswith("stage_exit (stage branch, Exit: what leaves the backbone): A stage that is not")
