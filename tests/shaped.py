@@ -63,7 +63,7 @@ def write_files(root: Path, files: Mapping[PurePosixPath, bytes]) -> None:
 def git(directory: Path, *arguments: str) -> str:
     """Run git with a pinned identity and nothing inherited."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    environment |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_OPTIONAL_LOCKS": "0"}
     for who in ("AUTHOR", "COMMITTER"):
         environment |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "ada@example.org"}
     run = subprocess.run(["git", *arguments], cwd=directory, env=environment, capture_output=True, text=True)
