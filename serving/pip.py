@@ -12,7 +12,7 @@ from auxtap.core.errors import ServerError
 _UNSATISFIED = re.compile(r"No matching distribution found for (\S+)|satisfies the requirement (\S+)")
 _WHEEL_FAILED = re.compile(r"Failed(?: building wheel for| to build)[ '\"]*([\w.-]+)")
 _PIP_ERROR = re.compile(r"^ERROR: (.+)")
-_STARTED = re.compile(r"^(?:Collecting|Requirement already satisfied:) ([\w.\[\]-]+)")
+_STARTED = re.compile(r"^(?:Collecting|Requirement already satisfied:|Processing (?:\S*/)?)\s*([\w.\[\]-]+)")
 
 
 class Pip:

@@ -235,4 +235,4 @@ def model_depth(model_path: str) -> int | None:
 def default_layers(n_blocks: int) -> tuple[int, ...]:
     """Return EAGLE-3's low, middle and high state as capture indices: 3, 31, 59 of 61 blocks."""
     layers = {3, n_blocks // 2 + 1, n_blocks - 2}
-    return tuple(sorted(layer for layer in layers if 1 <= layer < n_blocks))
+    return tuple(sorted(layer for layer in layers if 1 <= layer < n_blocks)) or (1,)
