@@ -37,7 +37,7 @@ def refused(spec: str, cache: CacheLayout) -> SourceError:
     return caught.value
 
 
-def test_a_checkout(tmp_path: Path, cache: CacheLayout):
+def test_a_checkout(tmp_path: Path, cache: CacheLayout) -> None:
     checkout = make_checkout(tmp_path / "sgl")
     opened = open_source(str(checkout), cache)
     assert (opened.kind, opened.tree.release, opened.repository) == ("checkout", "0.5.9", checkout)
@@ -46,7 +46,7 @@ def test_a_checkout(tmp_path: Path, cache: CacheLayout):
     assert list(opened.tree.files) == sorted(opened.tree.files)
 
 
-def test_a_dirty_checkout_is_read_at_its_commit_and_left_alone(tmp_path: Path, cache: CacheLayout):
+def test_a_dirty_checkout_is_read_at_its_commit_and_left_alone(tmp_path: Path, cache: CacheLayout) -> None:
     checkout = make_checkout(tmp_path / "sgl")
     git(checkout, "stash", "list")
     (checkout / RUNNER).write_text("dirty = True\n")
@@ -60,7 +60,7 @@ def test_a_dirty_checkout_is_read_at_its_commit_and_left_alone(tmp_path: Path, c
     assert state(checkout) == before
 
 
-def test_a_ref_a_tag_and_a_detached_head(tmp_path: Path, cache: CacheLayout):
+def test_a_ref_a_tag_and_a_detached_head(tmp_path: Path, cache: CacheLayout) -> None:
     checkout = make_checkout(tmp_path / "sgl")
     write_files(checkout, {VERSION: b"__version__ = '0.5.10'\n"})
     git(checkout, "commit", "--quiet", "--all", "--message=Next")
@@ -73,13 +73,13 @@ def test_a_ref_a_tag_and_a_detached_head(tmp_path: Path, cache: CacheLayout):
     assert open_source(f"{checkout}@main", cache).commit == new
 
 
-def test_a_path_with_an_at_sign(tmp_path: Path, cache: CacheLayout):
+def test_a_path_with_an_at_sign(tmp_path: Path, cache: CacheLayout) -> None:
     checkout = make_checkout(tmp_path / "sgl@home")
     assert open_source(str(checkout), cache).kind == "checkout"
     assert open_source(f"{checkout}@v0.5.9", cache).kind == "checkout"
 
 
-def test_the_release_of_a_checkout_without_a_version_file(tmp_path: Path, cache: CacheLayout):
+def test_the_release_of_a_checkout_without_a_version_file(tmp_path: Path, cache: CacheLayout) -> None:
     files = {path: data for path, data in shaped_files().items() if path != VERSION}
     checkout = make_checkout(tmp_path / "sgl", files)
     assert open_source(str(checkout), cache).tree.release == "0.5.9"
@@ -90,13 +90,13 @@ def test_the_release_of_a_checkout_without_a_version_file(tmp_path: Path, cache:
     assert open_source(str(checkout), cache).tree.release == "unknown"
 
 
-def test_version_files_are_data(tmp_path: Path, cache: CacheLayout):
+def test_version_files_are_data(tmp_path: Path, cache: CacheLayout) -> None:
     hostile = b"import os\nos._exit(3)\n__version__ = os.environ['HOME']\n"
     checkout = make_checkout(tmp_path / "sgl", {**shaped_files(), VERSION: hostile})
     assert open_source(str(checkout), cache).tree.release == "0.5.9"
 
 
-def test_the_digest_does_not_depend_on_git(tmp_path: Path, cache: CacheLayout):
+def test_the_digest_does_not_depend_on_git(tmp_path: Path, cache: CacheLayout) -> None:
     first = open_source(str(make_checkout(tmp_path / "one")), cache)
     git(tmp_path / "one", "commit", "--quiet", "--allow-empty", "--message=Again")
     again = open_source(str(tmp_path / "one"), cache)
@@ -110,7 +110,7 @@ def test_the_digest_does_not_depend_on_git(tmp_path: Path, cache: CacheLayout):
 
 def test_hooks_signing_and_git_variables_do_not_matter(
     tmp_path: Path, cache: CacheLayout, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     checkout = make_checkout(tmp_path / "sgl")
     other = make_checkout(tmp_path / "other", {**shaped_files(), RUNNER: b"other = 1\n"})
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
@@ -120,7 +120,7 @@ def test_hooks_signing_and_git_variables_do_not_matter(
 
 
 @pytest.mark.parametrize("inner", ["", "sglang"])
-def test_a_package(tmp_path: Path, cache: CacheLayout, inner: str):
+def test_a_package(tmp_path: Path, cache: CacheLayout, inner: str) -> None:
     package = tmp_path / "site-packages"
     write_files(package, {path.relative_to("python"): data for path, data in shaped_files().items()})
     write_files(package, {PurePosixPath("sglang/srt/__pycache__/a.pyc"): b"x", PurePosixPath("sglang/b.so"): b"x"})
@@ -131,7 +131,7 @@ def test_a_package(tmp_path: Path, cache: CacheLayout, inner: str):
     assert sorted(listed) == sorted(map(str, shaped_files()))
 
 
-def test_an_unpacked_tree_within_another_repository(tmp_path: Path, cache: CacheLayout):
+def test_an_unpacked_tree_within_another_repository(tmp_path: Path, cache: CacheLayout) -> None:
     outer = tmp_path / "mine"
     outer.mkdir()
     git(outer, "init", "--quiet")
@@ -140,7 +140,7 @@ def test_an_unpacked_tree_within_another_repository(tmp_path: Path, cache: Cache
     assert (opened.kind, len(opened.tree.files)) == ("package", 9)
 
 
-def test_the_same_package_has_the_same_commit_everywhere(tmp_path: Path):
+def test_the_same_package_has_the_same_commit_everywhere(tmp_path: Path) -> None:
     commits = set()
     for name in ("one", "two"):
         write_files(tmp_path / name, shaped_files())
@@ -158,7 +158,7 @@ def release(index: Index, monkeypatch: pytest.MonkeyPatch) -> Index:
     return index
 
 
-def test_a_release(release: Index, cache: CacheLayout):
+def test_a_release(release: Index, cache: CacheLayout) -> None:
     opened = open_source("pypi:0.5.9", cache)
     assert (opened.kind, opened.tree.release, opened.tree.origin) == ("pypi", "0.5.9", "pypi:0.5.9")
     assert RUNNER in opened.tree.files and SRT_ROOT / "layers/config.json" not in opened.tree.files
@@ -168,14 +168,14 @@ def test_a_release(release: Index, cache: CacheLayout):
     assert len(release.asked) == asked
 
 
-def test_a_tampered_release(release: Index, cache: CacheLayout):
+def test_a_tampered_release(release: Index, cache: CacheLayout) -> None:
     wheel = release.answers[f"/files/{WHEEL}"][2]
     release.hold(f"/files/{WHEEL}", wheel[:-1] + b"X")
     assert "is not the released file" in refused("pypi:0.5.9", cache).message
     assert not cache.sources.exists() and not list(cache.wheels.glob("*.whl"))
 
 
-def test_a_missing_release(release: Index, cache: CacheLayout):
+def test_a_missing_release(release: Index, cache: CacheLayout) -> None:
     assert "0.5.99" in refused("pypi:0.5.99", cache).message
     assert release.asked == []
 
@@ -188,7 +188,7 @@ def rebuilt(cache: CacheLayout, first: Source) -> None:
 
 def test_a_build_that_was_interrupted_is_done_again(
     release: Index, cache: CacheLayout, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     class KilledError(BaseException):
         pass
 
@@ -208,7 +208,7 @@ def test_a_build_that_was_interrupted_is_done_again(
 
 
 @pytest.mark.parametrize("damage", ["refs", "objects", "HEAD"])
-def test_a_damaged_cached_repository_is_built_again(release: Index, cache: CacheLayout, damage: str):
+def test_a_damaged_cached_repository_is_built_again(release: Index, cache: CacheLayout, damage: str) -> None:
     first = open_source("pypi:0.5.9", cache)
     hurt = first.repository / damage
     shutil.rmtree(hurt) if hurt.is_dir() else hurt.unlink()
@@ -231,7 +231,7 @@ def test_a_damaged_cached_repository_is_built_again(release: Index, cache: Cache
         ("{tmp}/sgl@HEAD:python", "has no commit"),
     ],
 )
-def test_refuses(spec: str, text: str, tmp_path: Path, cache: CacheLayout):
+def test_refuses(spec: str, text: str, tmp_path: Path, cache: CacheLayout) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     (tmp_path / "unborn").mkdir()
@@ -241,12 +241,12 @@ def test_refuses(spec: str, text: str, tmp_path: Path, cache: CacheLayout):
     assert text in refused(spec.format(tmp=tmp_path), cache).message
 
 
-def test_modules_that_open_sources_load_nothing_heavy():
+def test_modules_that_open_sources_load_nothing_heavy() -> None:
     assert not hasattr(source, "git") and not hasattr(source, "httpx")
 
 
 @pytest.mark.network
-def test_the_pinned_release(shared_cache: CacheLayout):
+def test_the_pinned_release(shared_cache: CacheLayout) -> None:
     opened = open_source("pypi:0.5.9", shared_cache)
     assert opened.commit == "289f8e74c91a405d0b3839c34c11744cd42153b7"
     assert opened.digest == "e753a9dbac38a7417aa7effa02129012feaab559940904cbe6671de02026b175"

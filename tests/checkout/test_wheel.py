@@ -32,7 +32,7 @@ def refused(cache: CacheLayout, locked: Any) -> str:
 
 @pytest.mark.parametrize("form", ["json", "html"])
 @pytest.mark.parametrize("relative", [True, False])
-def test_downloads_the_locked_file_once(index: Index, cache: CacheLayout, form: str, relative: bool):
+def test_downloads_the_locked_file_once(index: Index, cache: CacheLayout, form: str, relative: bool) -> None:
     wheel = make_wheel()
     url = f"../../files/{WHEEL}" if relative else index.url.replace("/simple", f"/files/{WHEEL}")
     getattr(index, f"list_{form}")("../../files/sglang-0.5.8-py3-none-any.whl", url)
@@ -45,7 +45,7 @@ def test_downloads_the_locked_file_once(index: Index, cache: CacheLayout, form: 
     assert index.asked == ["/simple/sglang/", f"/files/{WHEEL}"] and len(said) == 1
 
 
-def test_refuses_other_bytes_of_the_same_length(index: Index, cache: CacheLayout):
+def test_refuses_other_bytes_of_the_same_length(index: Index, cache: CacheLayout) -> None:
     wheel = make_wheel()
     index.list_json(f"../../files/{WHEEL}")
     index.hold(f"/files/{WHEEL}", wheel[:-1] + b"X")
@@ -53,14 +53,14 @@ def test_refuses_other_bytes_of_the_same_length(index: Index, cache: CacheLayout
 
 
 @pytest.mark.parametrize("surplus", [b"", b"more" * 1_000_000])
-def test_refuses_a_file_that_is_shorter_or_longer(index: Index, cache: CacheLayout, surplus: bytes):
+def test_refuses_a_file_that_is_shorter_or_longer(index: Index, cache: CacheLayout, surplus: bytes) -> None:
     wheel = make_wheel()
     index.list_json(f"../../files/{WHEEL}")
     index.hold(f"/files/{WHEEL}", wheel + surplus if surplus else wheel[:-9])
     assert "bytes" in refused(cache, lock(wheel))
 
 
-def test_replaces_a_damaged_cached_file(index: Index, cache: CacheLayout):
+def test_replaces_a_damaged_cached_file(index: Index, cache: CacheLayout) -> None:
     wheel = make_wheel()
     index.list_json(f"../../files/{WHEEL}")
     index.hold(f"/files/{WHEEL}", wheel)
@@ -69,12 +69,12 @@ def test_replaces_a_damaged_cached_file(index: Index, cache: CacheLayout):
     assert fetch_wheel(lock(wheel), cache, silent).read_bytes() == wheel
 
 
-def test_an_index_without_it(index: Index, cache: CacheLayout):
+def test_an_index_without_it(index: Index, cache: CacheLayout) -> None:
     index.list_json("../../files/other.whl")
     assert f"does not list {WHEEL}" in refused(cache, lock(make_wheel()))
 
 
-def test_an_index_that_is_none(index: Index, cache: CacheLayout):
+def test_an_index_that_is_none(index: Index, cache: CacheLayout) -> None:
     assert "answered 404" in refused(cache, lock(make_wheel()))
     index.answers["/simple/sglang/"] = (200, "application/json", b"{")
     assert "JSON that cannot be read" in refused(cache, lock(make_wheel()))
@@ -82,14 +82,14 @@ def test_an_index_that_is_none(index: Index, cache: CacheLayout):
     assert "does not list" in refused(cache, lock(make_wheel()))
 
 
-def test_an_index_that_cannot_be_reached(cache: CacheLayout, monkeypatch: pytest.MonkeyPatch):
+def test_an_index_that_cannot_be_reached(cache: CacheLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUXTAP_INDEX_URL", "http://127.0.0.1:1/simple")
     assert "cannot download" in refused(cache, lock(make_wheel()))
     monkeypatch.setenv("AUXTAP_INDEX_URL", "file:///nowhere")
     assert "cannot download" in refused(cache, lock(make_wheel()))
 
 
-def test_two_at_once_download_once(index: Index, cache: CacheLayout):
+def test_two_at_once_download_once(index: Index, cache: CacheLayout) -> None:
     wheel = make_wheel()
     index.list_json(f"../../files/{WHEEL}")
     index.hold(f"/files/{WHEEL}", wheel)
@@ -101,14 +101,14 @@ def test_two_at_once_download_once(index: Index, cache: CacheLayout):
     assert index.asked.count(f"/files/{WHEEL}") == 1 and left(cache) == [WHEEL]
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path):
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="cannot write") as caught:
         fetch_wheel(lock(make_wheel()), CacheLayout(tmp_path / "file"), silent)
     assert "AUXTAP_CACHE" in (caught.value.hint or "")
 
 
-def test_chooses_the_index(monkeypatch: pytest.MonkeyPatch):
+def test_chooses_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AUXTAP_INDEX_URL", "PIP_INDEX_URL", "UV_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     assert chosen_index().url == "https://pypi.org/simple"
@@ -120,14 +120,14 @@ def test_chooses_the_index(monkeypatch: pytest.MonkeyPatch):
     assert chosen_index().variable == "AUXTAP_INDEX_URL"
 
 
-def test_the_lock_table():
+def test_the_lock_table() -> None:
     wheels = locked_wheels()
     assert len(wheels) == 66 and (wheels[0].release, wheels[-1].release) == ("0.4.5", "0.5.23")
     assert all(len(wheel.sha256) == 64 and wheel.n_bytes > 0 for wheel in wheels)
 
 
 @pytest.mark.parametrize("release", ["0.5.99", "", "../0.5.9", "0.5.9\n"])
-def test_an_unknown_release(release: str):
+def test_an_unknown_release(release: str) -> None:
     with pytest.raises(SourceError) as caught:
         find_release(release)
     assert caught.value.exit_code == ExitCode.SOURCE and "did you mean" in (caught.value.hint or "")
@@ -142,7 +142,7 @@ def read(tmp_path: Path, members: dict[str, bytes]) -> dict[PurePosixPath, bytes
 MARK = {"sglang/srt/server_args.py": b""}
 
 
-def test_reads_the_package_without_what_is_compiled(tmp_path: Path):
+def test_reads_the_package_without_what_is_compiled(tmp_path: Path) -> None:
     more = {
         "sglang/srt/a.json": b"{}",
         "sglang/srt/b.so": b"",
@@ -158,12 +158,12 @@ def test_reads_the_package_without_what_is_compiled(tmp_path: Path):
 @pytest.mark.parametrize(
     "name", ["sglang/../../evil.py", "/sglang/evil.py", "sglang\\..\\evil.py", "../sglang/evil.py", "sglang/e\nvil.py"]
 )
-def test_refuses_a_member_that_leaves_its_folder(tmp_path: Path, name: str):
+def test_refuses_a_member_that_leaves_its_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(SourceError, match="leaves its folder"):
         read(tmp_path, {**MARK, name: b""})
 
 
-def test_refuses_sizes_that_no_package_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_refuses_sizes_that_no_package_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("auxtap.checkout.wheel.MAX_MEMBER_BYTES", 1000)
     with pytest.raises(SourceError, match="more bytes"):
         read(tmp_path, {**MARK, "sglang/bomb.py": b"0" * 1001})
@@ -172,7 +172,7 @@ def test_refuses_sizes_that_no_package_has(tmp_path: Path, monkeypatch: pytest.M
         read(tmp_path, {**MARK, "sglang/a.py": b""})
 
 
-def test_refuses_what_is_no_wheel_of_sglang(tmp_path: Path):
+def test_refuses_what_is_no_wheel_of_sglang(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="holds no SGLang server"):
         read(tmp_path, {"sglang/a.py": b""})
     (tmp_path / WHEEL).write_bytes(b"PK no zip")

@@ -10,6 +10,7 @@ import pytest
 
 from auxtap.checkout import worktree as module
 from auxtap.checkout.record import RECORD_NAME
+from auxtap.checkout.repository import run_git
 from auxtap.checkout.source import Source, open_source
 from auxtap.checkout.worktree import apply_patch, check_applied, read_applied, revert
 from auxtap.core.cache import CacheLayout
@@ -60,7 +61,7 @@ def refused(expected: str, source: Source, patch_set: PatchSet, worktree: Path) 
     assert state(source.repository) == before
 
 
-def test_applies_and_reverts(source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_applies_and_reverts(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     before = state(source.repository)
     applied = apply_patch(source, patch_set, tmp_path / "new/deep/wt")
     assert applied.branch == f"auxtap/sglang-0.5.9-{patch_set.digest[:8]}"
@@ -78,7 +79,7 @@ def test_applies_and_reverts(source: Source, patch_set: PatchSet, tmp_path: Path
     assert not applied.path.exists() and state(source.repository) == before
 
 
-def test_a_dirty_checkout_stays_as_it_is(checkout: Path, source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_a_dirty_checkout_stays_as_it_is(checkout: Path, source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     (checkout / RUNNER).write_text("stashed = True\n")
     git(checkout, "stash")
     (checkout / RUNNER).write_text("dirty = True\n")
@@ -93,7 +94,7 @@ def test_a_dirty_checkout_stays_as_it_is(checkout: Path, source: Source, patch_s
     assert state(checkout) == before
 
 
-def test_a_detached_head_and_an_older_ref(checkout: Path, cache: CacheLayout, tmp_path: Path):
+def test_a_detached_head_and_an_older_ref(checkout: Path, cache: CacheLayout, tmp_path: Path) -> None:
     git(checkout, "commit", "--quiet", "--allow-empty", "--message=Later")
     git(checkout, "checkout", "--quiet", "--detach")
     source = open_source(f"{checkout}@v0.5.9", cache)
@@ -102,7 +103,7 @@ def test_a_detached_head_and_an_older_ref(checkout: Path, cache: CacheLayout, tm
     assert git(checkout, "rev-parse", "--abbrev-ref", "HEAD") == "HEAD"
 
 
-def test_the_same_source_gives_the_same_commit(source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_the_same_source_gives_the_same_commit(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     first = apply_patch(source, patch_set, tmp_path / "one")
     second = apply_patch(source, patch_set, tmp_path / "two")
     assert first.commit == second.commit
@@ -112,7 +113,7 @@ def test_the_same_source_gives_the_same_commit(source: Source, patch_set: PatchS
     assert git(source.repository, "branch", "--list", "auxtap/*", "--format=%(refname:short)") == second.branch
 
 
-def test_a_package_within_another_repository(cache: CacheLayout, tmp_path: Path):
+def test_a_package_within_another_repository(cache: CacheLayout, tmp_path: Path) -> None:
     """In a nested folder `git apply` exits 0 and does nothing; the worktree is a root of its own."""
     outer = tmp_path / "mine"
     outer.mkdir()
@@ -125,7 +126,7 @@ def test_a_package_within_another_repository(cache: CacheLayout, tmp_path: Path)
     revert(applied.path)
 
 
-def test_windows_line_ends(cache: CacheLayout, tmp_path: Path):
+def test_windows_line_ends(cache: CacheLayout, tmp_path: Path) -> None:
     files = {path: data.replace(b"\n", b"\r\n") for path, data in shaped_files().items()}
     source = open_source(str(make_checkout(tmp_path / "sgl", files)), cache)
     applied = apply_patch(source, patch_of(source), tmp_path / "wt")
@@ -133,25 +134,30 @@ def test_windows_line_ends(cache: CacheLayout, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
-def test_refuses_a_path_that_exists(kind: str, source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_refuses_a_path_that_exists(kind: str, source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     path = tmp_path / "wt"
-    {"folder": path.mkdir, "file": path.touch, "dangling link": lambda: path.symlink_to("nowhere")}[kind]()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "file":
+        path.touch()
+    else:
+        path.symlink_to("nowhere")
     refused("exists already", source, patch_set, path)
     assert os.path.lexists(path)
 
 
-def test_refuses_where_nothing_can_be_written(source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_refuses_where_nothing_can_be_written(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused("cannot write", source, patch_set, tmp_path / "file/deep/wt")
     refused("inside a repository's .git", source, patch_set, source.repository / ".git/wt")
 
 
-def test_refuses_a_branch_in_the_way(source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_refuses_a_branch_in_the_way(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     git(source.repository, "branch", "auxtap")
     refused("branch called auxtap", source, patch_set, tmp_path / "wt")
 
 
-def test_refuses_a_tree_that_git_does_not_check_out_byte_for_byte(cache: CacheLayout, tmp_path: Path):
+def test_refuses_a_tree_that_git_does_not_check_out_byte_for_byte(cache: CacheLayout, tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "sgl")
     (checkout / ".git/info").mkdir(exist_ok=True)
     (checkout / ".git/info/attributes").write_text("*.py text eol=crlf\n")
@@ -160,7 +166,7 @@ def test_refuses_a_tree_that_git_does_not_check_out_byte_for_byte(cache: CacheLa
     assert not (tmp_path / "wt").exists()
 
 
-def test_refuses_a_patch_for_another_tree(source: Source, cache: CacheLayout, tmp_path: Path):
+def test_refuses_a_patch_for_another_tree(source: Source, cache: CacheLayout, tmp_path: Path) -> None:
     other = {**shaped_files(), RUNNER: b"# one line more\n" + shaped_files()[RUNNER]}
     patch_set = patch_of(open_source(str(make_checkout(tmp_path / "other", other)), cache))
     refused("not what was expected before patching", source, patch_set, tmp_path / "wt")
@@ -178,7 +184,7 @@ def test_a_failure_half_way_leaves_nothing(
     patch_set: PatchSet,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -189,7 +195,7 @@ def test_a_failure_half_way_leaves_nothing(
     assert state(source.repository) == before and not (tmp_path / "new").exists()
 
 
-def test_hooks_are_not_run(source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_hooks_are_not_run(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     hooks = source.repository / ".git/hooks"
     hooks.mkdir(exist_ok=True)
     for name in ("post-checkout", "pre-commit", "commit-msg", "post-commit", "reference-transaction"):
@@ -216,28 +222,28 @@ def kept(applied: module.AppliedWorktree, expected: str) -> None:
     assert git(applied.repository, "branch", "--list", "auxtap/*") == ""
 
 
-def test_revert_keeps_local_changes(applied: module.AppliedWorktree):
+def test_revert_keeps_local_changes(applied: module.AppliedWorktree) -> None:
     (applied.path / RUNNER).write_text("mine = True\n")
     kept(applied, "1 local changes: python/sglang/srt/model_executor/model_runner.py")
 
 
-def test_revert_keeps_new_files(applied: module.AppliedWorktree):
+def test_revert_keeps_new_files(applied: module.AppliedWorktree) -> None:
     (applied.path / "notes.txt").write_text("mine\n")
     kept(applied, "notes.txt")
 
 
-def test_revert_keeps_commits(applied: module.AppliedWorktree):
+def test_revert_keeps_commits(applied: module.AppliedWorktree) -> None:
     git(applied.path, "commit", "--quiet", "--allow-empty", "--message=Mine")
     kept(applied, "HEAD of")
 
 
-def test_revert_keeps_commits_on_the_branch_alone(applied: module.AppliedWorktree):
+def test_revert_keeps_commits_on_the_branch_alone(applied: module.AppliedWorktree) -> None:
     git(applied.path, "checkout", "--quiet", "--detach")
     git(applied.path, "branch", "--force", applied.branch, applied.base_commit)
     kept(applied, "refs/heads/auxtap/")
 
 
-def test_bytecode_is_nobodys_work(applied: module.AppliedWorktree):
+def test_bytecode_is_nobodys_work(applied: module.AppliedWorktree) -> None:
     write_files(applied.path, {TAP_ROOT / "__pycache__/gate.cpython-311.pyc": b"x"})
     check_applied(applied.path)
     revert(applied.path)
@@ -245,8 +251,8 @@ def test_bytecode_is_nobodys_work(applied: module.AppliedWorktree):
 
 def test_revert_can_be_run_again_after_an_interruption(
     applied: module.AppliedWorktree, monkeypatch: pytest.MonkeyPatch
-):
-    real = module.run_git
+) -> None:
+    real = run_git
 
     def interrupted(directory: Path, *arguments: str) -> bytes:
         if arguments[:2] == ("worktree", "remove"):
@@ -261,7 +267,7 @@ def test_revert_can_be_run_again_after_an_interruption(
     assert not applied.path.exists() and git(applied.repository, "branch", "--list", "auxtap/*") == ""
 
 
-def test_revert_refuses_what_apply_did_not_make(checkout: Path, tmp_path: Path):
+def test_revert_refuses_what_apply_did_not_make(checkout: Path, tmp_path: Path) -> None:
     git(checkout, "worktree", "add", "--quiet", "-b", "mine", str(tmp_path / "mine"))
     write_files(tmp_path / "plain", shaped_files())
     (tmp_path / "plain/python/wt").mkdir()
@@ -273,7 +279,7 @@ def test_revert_refuses_what_apply_did_not_make(checkout: Path, tmp_path: Path):
     assert (tmp_path / "mine" / RUNNER).exists() and (checkout / RUNNER).exists()
 
 
-def test_a_record_that_cannot_be_read(applied: module.AppliedWorktree):
+def test_a_record_that_cannot_be_read(applied: module.AppliedWorktree) -> None:
     record = Path(git(applied.path, "rev-parse", "--absolute-git-dir")) / RECORD_NAME
     whole = json.loads(record.read_bytes())
     for data in (
@@ -297,24 +303,26 @@ def test_a_record_that_cannot_be_read(applied: module.AppliedWorktree):
         (PurePosixPath("python/sglang/srt/new.py"), b"x = 1\n", "was changed after auxtap apply"),
     ],
 )
-def test_check_refuses_changes(applied: module.AppliedWorktree, path: PurePosixPath, data: bytes | None, expected: str):
+def test_check_refuses_changes(
+    applied: module.AppliedWorktree, path: PurePosixPath, data: bytes | None, expected: str
+) -> None:
     (applied.path / path).unlink() if data is None else (applied.path / path).write_bytes(data)
     with pytest.raises(WorktreeError, match=expected):
         check_applied(applied.path)
 
 
-def test_check_refuses_another_commit(applied: module.AppliedWorktree):
+def test_check_refuses_another_commit(applied: module.AppliedWorktree) -> None:
     git(applied.path, "commit", "--quiet", "--allow-empty", "--message=Mine")
     with pytest.raises(WorktreeError, match="is at commit"):
         check_applied(applied.path)
 
 
-def test_check_allows_other_files(applied: module.AppliedWorktree):
+def test_check_allows_other_files(applied: module.AppliedWorktree) -> None:
     (applied.path / "notes.txt").write_text("mine\n")
     check_applied(applied.path)
 
 
-def test_two_at_once_get_a_branch_each(source: Source, patch_set: PatchSet, tmp_path: Path):
+def test_two_at_once_get_a_branch_each(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     """Both choose the same name; git's own lock lets one have it and the other fails cleanly or takes the next."""
 
     def make(number: int) -> module.AppliedWorktree | None:

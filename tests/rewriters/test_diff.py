@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.mark.parametrize("people", [False, True], ids=["zero context", "three lines"])
 @pytest.mark.parametrize("name", CASES)
-def test_git_applies_it(name: str, people: bool, tmp_path: Path):
+def test_git_applies_it(name: str, people: bool, tmp_path: Path) -> None:
     before, lines = CASES[name]
     made = patch_set(before, lines, newline="\r\n" if b"\r" in before else "\n")
     write_files(tmp_path, {PATH: before})
@@ -50,7 +50,7 @@ def test_git_applies_it(name: str, people: bool, tmp_path: Path):
     assert made.changes[0].after.count(b"new ") == len(lines)
 
 
-def test_new_files_are_whole(tmp_path: Path):
+def test_new_files_are_whole(tmp_path: Path) -> None:
     new = {"empty.py": b"", "one.py": b"x = 1\n", "open.py": b"x = 1\ny = 2", "long.py": numbered(400)}
     made = patch_set(numbered(3), [2], new)
     write_files(tmp_path, {PATH: numbered(3)})
@@ -60,7 +60,7 @@ def test_new_files_are_whole(tmp_path: Path):
     assert {name: (tmp_path / PATH.with_name(name)).read_bytes() for name in new} == new
 
 
-def test_is_what_git_itself_writes(tmp_path: Path):
+def test_is_what_git_itself_writes(tmp_path: Path) -> None:
     """Same hunks and same blob names as `git diff -U0`, but for git's function names behind the ranges."""
     made = patch_set(numbered(30), [5, 14])
     write_files(tmp_path, {PATH: numbered(30)})
@@ -73,7 +73,7 @@ def test_is_what_git_itself_writes(tmp_path: Path):
     ]
 
 
-def test_the_zero_context_form_holds_no_upstream_line():
+def test_the_zero_context_form_holds_no_upstream_line() -> None:
     tree = shaped_tree()
     made = write_patch(tree, plan_capture(tree, DEFAULT_MODELS, (3,)))
     upstream = {line.strip() for change in made.changes for line in change.before.splitlines() if line.strip()}
@@ -82,9 +82,9 @@ def test_the_zero_context_form_holds_no_upstream_line():
     assert not [line for line in body if line.startswith(b"-") and not line.startswith(b"--- ")]
 
 
-def test_the_same_plan_gives_the_same_bytes_whatever_the_order_of_files():
+def test_the_same_plan_gives_the_same_bytes_whatever_the_order_of_files() -> None:
     tree = shaped_tree()
-    turned = SourceTree(tree.release, tree.origin, tree.commit, dict(reversed(tree.files.items())))
+    turned = SourceTree(tree.release, tree.origin, tree.commit, dict(reversed(list(tree.files.items()))))
     first, second = (write_patch(each, plan_capture(each, DEFAULT_MODELS, (3,))) for each in (tree, turned))
     assert first.patch == second.patch and first.digest == second.digest
     assert (len(first.changes), first.n_inserted) == (5, 10)

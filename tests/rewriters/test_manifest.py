@@ -25,7 +25,7 @@ def written(layers: tuple[int, ...] = (3, 31)) -> tuple[bytes, bytes]:
     return made.patch, manifest_bytes(made, ORIGIN, "0.1.0", ("applies", "size"))
 
 
-def test_says_what_the_patch_does():
+def test_says_what_the_patch_does() -> None:
     patch, data = written()
     record = json.loads(data)
     assert record["patch_sha256"] == sha256_bytes(patch)
@@ -37,7 +37,7 @@ def test_says_what_the_patch_does():
     assert {insertion["kind"] for insertion in record["insertions"]} == {"gate", "arm", "note", "tap", "stage"}
 
 
-def test_inserted_lines_are_those_of_the_patched_file():
+def test_inserted_lines_are_those_of_the_patched_file() -> None:
     tree = shaped_tree()
     made = write_patch(tree, plan_capture(tree, ("llama",), (3,)))
     record = json.loads(manifest_bytes(made, ORIGIN, "0.1.0", ()))
@@ -47,17 +47,17 @@ def test_inserted_lines_are_those_of_the_patched_file():
         assert len(entry["inserted_lines"]) == 2
 
 
-def test_is_deterministic_and_holds_no_absolute_path():
+def test_is_deterministic_and_holds_no_absolute_path() -> None:
     first, second = written(), written()
     assert first == second
     assert b'"/' not in first[1] and b"0.5.9" in first[1]
 
 
-def test_the_patch_does_not_hold_the_layers():
+def test_the_patch_does_not_hold_the_layers() -> None:
     assert written((3,))[0] == written((7, 9))[0]
 
 
-def test_reads_back():
+def test_reads_back() -> None:
     patch, data = written()
     manifest = read_manifest(data, "it")
     assert manifest.patch_sha256 == sha256_bytes(patch)
@@ -66,12 +66,12 @@ def test_reads_back():
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 99}', b"\xff"])
-def test_refuses_what_is_no_manifest(data: bytes):
+def test_refuses_what_is_no_manifest(data: bytes) -> None:
     with pytest.raises(PatchError, match="it "):
         read_manifest(data, "it")
 
 
-def test_models():
+def test_models() -> None:
     assert parse_models("llama, deepseek") == ("deepseek", "llama")
     assert STAGE_FILES["kimi_k25"] == STAGE_FILES["deepseek"] == DEEPSEEK
     for text in ("", "llama,nope"):
@@ -80,7 +80,7 @@ def test_models():
         assert caught.value.hint and "kimi_k25" in caught.value.hint
 
 
-def test_two_names_of_one_backbone_give_one_stage_tap():
+def test_two_names_of_one_backbone_give_one_stage_tap() -> None:
     tree = shaped_tree()
     plan = plan_capture(tree, ("deepseek", "kimi_k25"), (3,))
     assert [each.path for each in plan.insertions if each.kind == "stage"] == [DEEPSEEK]
@@ -93,13 +93,13 @@ def decisions(fields: str) -> dict[str, str]:
     return {decision.hazard: decision.verdict for decision in decide_hazards(tree)}
 
 
-def test_a_hazard_is_decided_where_the_release_has_it():
+def test_a_hazard_is_decided_where_the_release_has_it() -> None:
     assert decisions("") == {}
     assert decisions("enable_two_batch_overlap") == {"two-batch overlap": "refused"}
     assert decisions("disable_radix_cache") == {"radix cache": "flag"}
 
 
-def test_the_fused_all_reduce_is_repaired_only_where_no_flag_keeps_it_off():
+def test_the_fused_all_reduce_is_repaired_only_where_no_flag_keeps_it_off() -> None:
     assert decisions("enable_flashinfer_allreduce_fusion") == {"fused all-reduce": "repaired"}
     both = "enable_flashinfer_allreduce_fusion enforce_disable_flashinfer_allreduce_fusion"
     assert decisions(both) == {"fused all-reduce": "flag"}

@@ -46,12 +46,12 @@ REFUSED = {
 }
 
 
-def test_every_refusal_is_expected():
+def test_every_refusal_is_expected() -> None:
     assert sorted(REFUSED) == cases(".refused.py")
 
 
 @pytest.mark.parametrize(("kind", "case"), sorted(REFUSED))
-def test_refuses(kind: str, case: str):
+def test_refuses(kind: str, case: str) -> None:
     path = TARGETS[kind]
     tree = shaped_tree({path: fixture(kind, f"{case}.refused")})
     with pytest.raises(PatchError) as caught:
@@ -64,7 +64,7 @@ def test_refuses(kind: str, case: str):
 
 
 @pytest.mark.parametrize(("kind", "case"), cases(".before.py"))
-def test_inserts(kind: str, case: str):
+def test_inserts(kind: str, case: str) -> None:
     before = fixture(kind, f"{case}.before")
     after = patched(TARGETS[kind], before)
     expected = FIXTURES / kind / f"{case}.after.py"
@@ -74,7 +74,7 @@ def test_inserts(kind: str, case: str):
 
 
 @pytest.mark.parametrize(("kind", "case"), cases(".before.py"))
-def test_leaves_every_other_byte_alone_and_is_refused_a_second_time(kind: str, case: str):
+def test_leaves_every_other_byte_alone_and_is_refused_a_second_time(kind: str, case: str) -> None:
     before = fixture(kind, f"{case}.before")
     after = patched(TARGETS[kind], before)
     assert b"".join(line for line in after.splitlines(keepends=True) if b"_auxtap" not in line) == before
@@ -84,45 +84,45 @@ def test_leaves_every_other_byte_alone_and_is_refused_a_second_time(kind: str, c
 
 
 @pytest.mark.parametrize("path", [RUNNER, BATCH, LOGITS, LLAMA])
-def test_keeps_windows_line_ends_and_a_byte_order_mark(path: PurePosixPath):
+def test_keeps_windows_line_ends_and_a_byte_order_mark(path: PurePosixPath) -> None:
     before = b"\xef\xbb\xbf" + shaped_files()[path].replace(b"\n", b"\r\n")
     after = patched(path, before)
     assert after.startswith(b"\xef\xbb\xbf")
     assert after.count(b"\n") == after.count(b"\r\n") == before.count(b"\n") + 2
 
 
-def test_refuses_line_ends_that_git_does_not_count():
+def test_refuses_line_ends_that_git_does_not_count() -> None:
     before = shaped_files()[RUNNER].replace(b"import logging\n\n", b"import logging\r\r")
     with pytest.raises(PatchError, match="line ends"):
         patched(RUNNER, before)
 
 
-def test_refuses_a_file_that_is_not_python():
+def test_refuses_a_file_that_is_not_python() -> None:
     with pytest.raises(PatchError, match="is not Python"):
         patched(RUNNER, b"def broken(:\n")
 
 
-def test_refuses_a_tree_without_the_file():
+def test_refuses_a_tree_without_the_file() -> None:
     tree = shaped_tree()
     without = {path: data for path, data in tree.files.items() if path != LOGITS}
     with pytest.raises(PatchError, match=f"no {re.escape(str(LOGITS))}"):
         plan_capture(type(tree)(tree.release, tree.origin, tree.commit, without), DEFAULT_MODELS, LAYERS)
 
 
-def test_refuses_a_tree_that_holds_the_tap():
+def test_refuses_a_tree_that_holds_the_tap() -> None:
     tree = shaped_tree({TAP_ROOT / "gate.py": b"tap = None\n"})
     with pytest.raises(PatchError, match="patched already"):
         plan_capture(tree, DEFAULT_MODELS, LAYERS)
 
 
-def test_refuses_requests_that_the_batch_does_not_list():
+def test_refuses_requests_that_the_batch_does_not_list() -> None:
     batches = PurePosixPath("python/sglang/srt/managers/schedule_batch.py")
     tree = shaped_tree({batches: b"class ModelWorkerBatch:\n    n_rows: int\n"})
     with pytest.raises(PatchError, match="a batch that lists its requests"):
         plan_capture(tree, DEFAULT_MODELS, LAYERS)
 
 
-def test_a_rewriter_parses_each_file_once():
+def test_a_rewriter_parses_each_file_once() -> None:
     files = ParsedTree(shaped_tree())
     ArmRewriter().propose(files)
     assert files.parsed("arm", RUNNER) is files.parsed("gate", RUNNER)
