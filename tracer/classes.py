@@ -45,6 +45,7 @@ class ClassIndex:
     tree: SourceTree
     _sources: dict[PurePosixPath, SourceFile] = field(default_factory=dict)
     _found: dict[str, FoundClass | None] = field(default_factory=dict)
+    _members: dict[FoundClass, list[Member]] = field(default_factory=dict)
 
     def source(self, path: PurePosixPath) -> SourceFile:
         """Return one file, outlined.
@@ -93,6 +94,11 @@ class ClassIndex:
 
     def members(self, found: FoundClass) -> list[Member]:
         """Return the models that `found` builds in `__init__` as attributes of self, inherited ones included."""
+        if found not in self._members:
+            self._members[found] = self._find_members(found)
+        return self._members[found]
+
+    def _find_members(self, found: FoundClass) -> list[Member]:
         members: dict[str, Member] = {}
         lineage = self.lineage(found)
         for owner in lineage:

@@ -17,6 +17,7 @@ from auxtap.tracer.walk import find
 SERVER_ARGS = SRT_ROOT / "server_args.py"
 _FUSION_SETTING = "enable_flashinfer_allreduce_fusion"
 _FUSION_OFF_FLAG = "--enforce-disable-flashinfer-allreduce-fusion"
+_CONTEXT_PARALLEL_FLAGS = ("--enable-nsa-prefill-context-parallel", "--enable-prefill-context-parallel")
 _FUSION_MARK = "_sglang_needs_allreduce_fusion"
 _LAYERS = m.Attribute(value=m.Name("self"), attr=m.Name("layers"))
 
@@ -67,7 +68,7 @@ def _skipped_layers(index: ClassIndex, trace: FileTrace) -> Iterator[Hazard]:
                 name="two_batch_overlap" if two_batch else "skipped_layers",
                 text=f"layers that {callee} runs are never captured: it does not get the list of states",
                 trigger="two-batch overlap" if two_batch else "see the condition around the call",
-                avoid="start without --enable-two-batch-overlap" if two_batch else "unknown",
+                avoid="start without --enable-two-batch-overlap" if two_batch else "no setting is known",
                 evidence=(_line(index.source(trace.file), fragment, call),),
             )
 
@@ -95,9 +96,18 @@ def _ungathered_states(index: ClassIndex, trace: FileTrace) -> Iterator[Hazard]:
                 name="context_parallel",
                 text="the final state is gathered over the context-parallel ranks, the captured states are not",
                 trigger="prefill context parallel",
-                avoid="start without context parallelism",
+                avoid=_context_parallel_avoidance(index),
                 evidence=(Evidence(trace.file, branch.line, branch.scope, branch.code),),
             )
+
+
+def _context_parallel_avoidance(index: ClassIndex) -> str:
+    flags = [flag for flag in _CONTEXT_PARALLEL_FLAGS if _knows_flag(index, flag)]
+    return f"start without {' or '.join(flags)}" if flags else "start without context parallelism"
+
+
+def _knows_flag(index: ClassIndex, flag: str) -> bool:
+    return f'"{flag}"'.encode() in index.tree.files.get(SERVER_ARGS, b"")
 
 
 def _fused_all_reduce(index: ClassIndex, trace: FileTrace) -> Iterator[Hazard]:
@@ -132,7 +142,7 @@ def _fusion_trigger(limit: Evidence | None, architectures: list[str]) -> str:
 
 
 def _fusion_avoidance(index: ClassIndex) -> str:
-    if _FUSION_OFF_FLAG.encode() in index.tree.files.get(SERVER_ARGS, b""):
+    if _knows_flag(index, _FUSION_OFF_FLAG):
         return _FUSION_OFF_FLAG
     return f"no flag in this release: clear {_FUSION_SETTING} in the server arguments once they are final"
 

@@ -1,6 +1,8 @@
 """Trace one file, or a whole tree."""
 
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
@@ -57,6 +59,25 @@ def trace_tree(
         UsageError: a model name or the file is not known.
         SourceError: a file is not Python, or the tree has no models.
     """
+    with _collector_paused():
+        return _trace_tree(tree, models, everything, only, num_layers)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Syntax trees live until the end of the trace; walking them again and again to collect costs a fifth."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _trace_tree(
+    tree: SourceTree, models: Sequence[str], everything: bool, only: PurePosixPath | None, num_layers: int | None
+) -> TraceReport:
     tracer = _TreeTracer(tree)
     if only is not None:
         shown, flows = tracer.one_file(find_file(tracer.index, only))

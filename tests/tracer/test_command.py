@@ -80,8 +80,6 @@ def test_json(checkout: Path) -> None:
 def test_unknown_sites_end_with_1(checkout: Path) -> None:
     path = checkout / "python/sglang/srt/models/plain.py"
     path.write_text(path.read_text() + "\n\ndef look(model):\n    print(model.layers_to_capture[0])\n")
-    result = run(str(checkout), "--model", "plain")
-    assert result.returncode in (0, 1)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     commit = ["git", "-C", str(checkout), "commit", "-q", "-a", "-m", "two"]
     subprocess.run(commit, check=True, env={**inherited, **GIT_IDENTITY})

@@ -161,7 +161,7 @@ def test_a_hazard_goes_when_its_cause_goes(
 def test_a_flag_that_switches_fusion_off_is_named(fixture_files: Files, make_tree: MakeTree) -> None:
     flag = "--enforce-disable-flashinfer-allreduce-fusion"
     assert flag not in hazards(trace_tree(make_tree(fixture_files), ["fancy"]))["fused_all_reduce"].avoid
-    fixture_files[ARGS] += f"FLAG = '{flag}'\n".encode()
+    fixture_files[ARGS] += f'FLAG = "{flag}"\n'.encode()
     assert hazards(trace_tree(make_tree(fixture_files), ["fancy"]))["fused_all_reduce"].avoid == flag
 
 
