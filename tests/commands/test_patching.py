@@ -1,0 +1,120 @@
+"""`patch`, `verify`, `apply` and `revert` as a person runs them, on a checkout of the shaped tree."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from auxtap import cli
+from auxtap.core.errors import ExitCode
+from auxtap.tests.shaped import RUNNER, fixture, git, make_checkout, shaped_files
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUXTAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make_checkout(tmp_path / "sgl")
+    return tmp_path
+
+
+def test_patch_writes_proves_and_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["patch", "sgl"]) == ExitCode.DONE
+    shown = capsys.readouterr()
+    for text in ("inserted lines     10", "removed lines      0", "checks passed      14 of 14", "3, 31, 59"):
+        assert text in shown.out
+    assert "\x1b[" not in shown.out
+    first = {path.name: path.read_bytes() for path in (place / "generated/sglang-0.5.9").iterdir()}
+    assert set(first) == {"capture.patch", "manifest.json"}
+    assert json.loads(first["manifest.json"])["checks"]
+    assert cli.run(["patch", "sgl@v0.5.9"]) == ExitCode.DONE
+    assert {path.name: path.read_bytes() for path in (place / "generated/sglang-0.5.9").iterdir()} == first
+
+
+def test_patch_as_json_and_as_a_diff(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["patch", "sgl", "--layers", "5,2", "--model", "llama", "--out", "o", "--json"]) == ExitCode.DONE
+    record = json.loads(capsys.readouterr().out)
+    assert record["layers"] == [2, 5] and record["models"] == ["llama"]
+    assert (record["inserted_lines"], record["removed_lines"], len(record["files"])) == (8, 0, 4)
+    assert record["proof"]["holds"] and Path(record["patch"]).is_file()
+    assert cli.run(["patch", "sgl", "--show"]) == ExitCode.DONE
+    assert "\n+        if _auxtap is not None: _auxtap.arm(self)\n" in capsys.readouterr().out
+
+
+def test_patch_writes_nothing_when_an_anchor_is_missing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_checkout(place / "odd", {**shaped_files(), RUNNER: fixture("arm", "elsewhere.refused")})
+    assert cli.run(["patch", "odd"]) == ExitCode.PATCH
+    shown = capsys.readouterr()
+    assert shown.out == "" and f"{RUNNER} (ModelRunner.initialize)" in shown.err and "hint:" in shown.err
+    assert not (place / "generated").exists()
+
+
+def test_patch_writes_nothing_when_a_check_says_no(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sometimes = shaped_files()[RUNNER].replace(b"self.load(args)\n", b"self.load(args)\n        del self\n")
+    make_checkout(place / "odd", {**shaped_files(), RUNNER: sometimes})
+    assert cli.run(["patch", "odd"]) == ExitCode.CHECK_FAILED
+    shown = capsys.readouterr()
+    assert "reads self, which may be unbound" in shown.out and "names bound" in shown.err
+    assert not (place / "generated").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["patch", "nowhere"], ExitCode.SOURCE),
+        (["patch", "pypi:9.9.9"], ExitCode.SOURCE),
+        (["patch", "sgl", "--model", "nope"], ExitCode.USAGE),
+        (["patch", "sgl", "--layers", "0"], ExitCode.USAGE),
+        (["patch"], ExitCode.USAGE),
+        (["verify", "nowhere"], ExitCode.SOURCE),
+        (["verify", "sgl", "--source", "sgl"], ExitCode.USAGE),
+        (["apply", "sgl"], ExitCode.USAGE),
+        (["revert", "nowhere"], ExitCode.WORKTREE),
+        (["revert", "sgl"], ExitCode.WORKTREE),
+    ],
+)
+def test_refuses(arguments: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(arguments) == code
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("error: ") and "Traceback" not in shown.err
+
+
+def test_verify_a_source_and_a_patch(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["verify", "sgl", "--json"]) == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["holds"]
+    assert cli.run(["patch", "sgl"]) == ExitCode.DONE
+    for target in ("generated/sglang-0.5.9", "generated/sglang-0.5.9/capture.patch"):
+        assert cli.run(["verify", target, "--source", "sgl"]) == ExitCode.DONE
+    assert cli.run(["verify", "generated/sglang-0.5.9"]) == ExitCode.USAGE
+    assert "--source" in capsys.readouterr().err
+
+
+def test_verify_says_no_to_a_changed_patch(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["patch", "sgl"]) == ExitCode.DONE
+    patch = place / "generated/sglang-0.5.9/capture.patch"
+    patch.write_bytes(patch.read_bytes().replace(b"_auxtap.arm(self)", b"_auxtap.arm(none)"))
+    capsys.readouterr()
+    assert cli.run(["verify", str(patch), "--source", "sgl"]) == ExitCode.CHECK_FAILED
+    shown = capsys.readouterr()
+    assert "NO" in shown.out and "identity" in shown.err and "names bound" in shown.err
+
+
+def test_apply_and_revert(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refs = git(place / "sgl", "for-each-ref")
+    assert cli.run(["apply", "sgl", "--worktree", "wt", "--json"]) == ExitCode.DONE
+    shown = capsys.readouterr()
+    record = json.loads(shown.out)
+    assert record["worktree"] == str(place / "wt") and "auxtap serve --worktree" in shown.err
+    assert git(place / "wt", "rev-parse", "HEAD") == record["commit"]
+    assert cli.run(["apply", "sgl", "--worktree", "wt"]) == ExitCode.WORKTREE
+    (place / "wt/mine.txt").write_text("mine\n")
+    assert cli.run(["revert", "wt"]) == ExitCode.WORKTREE
+    assert cli.run(["revert", "wt", "--force"]) == ExitCode.DONE
+    assert not (place / "wt").exists() and git(place / "sgl", "for-each-ref") == refs
+
+
+def test_a_patched_tree_is_not_patched_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["apply", "sgl", "--worktree", "wt"]) == ExitCode.DONE
+    assert cli.run(["patch", "wt"]) == ExitCode.PATCH
+    assert "is patched already" in capsys.readouterr().err
+    assert not (place / "generated").exists()
