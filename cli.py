@@ -94,9 +94,11 @@ def _report_bug() -> int:
         where = f"and the log {log} could not be written ({error.strerror}):\n{traceback.format_exc()}"
     with contextlib.suppress(Exception):
         kind = sys.exc_info()[0]
-        error = AuxtapError(f"auxtap itself failed ({kind.__name__ if kind else 'unknown'}); {where}")
-        error.hint = "this is a bug: please report it with that text"
-        _report(error)
+        name = kind.__name__ if kind else "unknown"
+        bug = AuxtapError(
+            f"auxtap itself failed ({name}); {where}", hint="this is a bug: please report it with that text"
+        )
+        _report(bug)
     return ExitCode.BUG
 
 

@@ -14,6 +14,9 @@ SAFE = {"watchdog_timeout": 300, "moe_a2a_backend": "none", "enable_dp_attention
 class FakeModule:
     """As much of a torch module as arming looks at."""
 
+    layers_to_capture: list[int]
+    capture_aux_hidden_states: bool
+
     def __init__(self, *children: "FakeModule", **attributes: object) -> None:
         self.children = children
         self.__dict__.update(attributes)
@@ -119,7 +122,7 @@ def test_a_stage_exit_without_tap_is_refused():
 
 
 def test_a_setter_of_the_backbone_is_used():
-    called = []
+    called: list[list[int]] = []
     backbone = _backbone(set_eagle3_layers_to_capture=called.append)
     arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(2, 3), 8, 1)
     assert called == [[2, 3]]

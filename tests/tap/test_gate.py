@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import auxtap.tap
 
@@ -16,7 +17,7 @@ print(json.dumps([gate.tap is None, sorted(name for name in sys.modules if name.
 """
 
 
-def _modules(tmp_path: Path, **environment: str) -> list:
+def _modules(tmp_path: Path, **environment: str) -> list[Any]:
     shutil.copytree(Path(auxtap.tap.__file__).parent, tmp_path / "tapped")
     base = {key: value for key, value in os.environ.items() if not key.startswith("AUXTAP_")}
     result = subprocess.run(
@@ -27,7 +28,8 @@ def _modules(tmp_path: Path, **environment: str) -> list:
         text=True,
         check=True,
     )
-    return json.loads(result.stdout)
+    modules: list[Any] = json.loads(result.stdout)
+    return modules
 
 
 def test_off_imports_the_gate_only(tmp_path):

@@ -165,7 +165,8 @@ def test_odd_descriptors_are_refused(change):
 
 
 def test_descriptor_of_another_kind_is_refused():
-    for value in (None, [], "x", {}):
+    values: tuple[object, ...] = (None, [], "x", {})
+    for value in values:
         with pytest.raises(ProtocolError):
             protocol.RankDescriptor.from_json(value)
         with pytest.raises(ProtocolError):
