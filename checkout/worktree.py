@@ -4,7 +4,7 @@ import contextlib
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from auxtap.checkout.record import AppliedWorktree, absolute_path, read_applied, write_applied
@@ -120,6 +120,9 @@ def _remove_worktree(repository: Path, worktree: Path) -> None:
 
 def _apply(source: Source, patch_set: PatchSet, worktree: Path, branch: str) -> AppliedWorktree:
     run_git(source.repository, "worktree", "add", "--quiet", str(worktree), branch)
+    begun = _begun(source, patch_set, worktree, branch)
+    # Killed from here on, the worktree has a record by which revert can remove it.
+    write_applied(begun)
     _require_digests(worktree, {change.path: change.before_sha256 for change in patch_set.changes}, "before patching")
     run_git(
         worktree,
@@ -132,24 +135,28 @@ def _apply(source: Source, patch_set: PatchSet, worktree: Path, branch: str) -> 
     run_git(worktree, "add", "--force", "--", *map(str, after))
     message = f"Tap the hidden states of SGLang {source.tree.release}\n\nauxtap patch {patch_set.digest}\n"
     run_git(worktree, "commit", "--quiet", "--no-verify", "--file=-", stdin=message.encode())
-    commit = git_line(worktree, "rev-parse", "--verify", "HEAD")
-    applied = AppliedWorktree(
+    applied = replace(begun, commit=git_line(worktree, "rev-parse", "--verify", "HEAD"), files=after)
+    _require_commit(applied)
+    write_applied(applied)
+    return applied
+
+
+def _begun(source: Source, patch_set: PatchSet, worktree: Path, branch: str) -> AppliedWorktree:
+    """Return the record of a worktree in which nothing is patched yet: it lists no files."""
+    return AppliedWorktree(
         path=worktree,
         repository=source.repository,
         branch=branch,
         base_commit=source.commit,
-        commit=commit,
+        commit=source.commit,
         release=source.tree.release,
         origin=source.tree.origin,
         patch_digest=patch_set.digest,
         source_digest=source.digest,
         models=patch_set.plan.models,
         layers=patch_set.plan.layers,
-        files=after,
+        files={},
     )
-    _require_commit(applied)
-    write_applied(applied)
-    return applied
 
 
 def _require_digests(worktree: Path, expected: Mapping[PurePosixPath, str], when: str) -> None:
@@ -191,6 +198,8 @@ def check_applied(worktree: Path) -> AppliedWorktree:
     """
     applied = read_applied(worktree)
     hint = "make a fresh one with auxtap apply, or undo the changes in this one"
+    if not applied.files:
+        raise WorktreeError(f"{applied.path} is half made: auxtap apply was killed in it", hint="auxtap revert --force")
     wrong = differing_files(applied.path, applied.files)
     if wrong:
         raise WorktreeError(f"{wrong[0]} in {applied.path} is not what auxtap apply left", hint=hint)

@@ -1,6 +1,7 @@
 """What the commands about patches have in common: options, opening, rows and records."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from auxtap.commands.context import cache_layout, parse_layers
@@ -98,6 +99,7 @@ def patch_record(proved: "ProvedPatch") -> dict[str, Any]:
         "files": [str(path) for path in proved.patch_set.plan.touched],
         "inserted_lines": row.n_inserted,
         "removed_lines": 0,
+        "hazards": [asdict(decision) for decision in proved.patch_set.plan.decisions],
         "new_files": [str(file.path) for file in proved.patch_set.new_files],
         "proof": proof_record(proved.proof),
     }

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -320,6 +322,31 @@ def test_check_refuses_another_commit(applied: module.AppliedWorktree) -> None:
 def test_check_allows_other_files(applied: module.AppliedWorktree) -> None:
     (applied.path / "notes.txt").write_text("mine\n")
     check_applied(applied.path)
+
+
+def test_a_worktree_whose_making_was_killed(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
+    """Killed outright, apply can clean nothing up; the worktree cannot be served and revert knows it."""
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from auxtap.checkout import worktree\n"
+        "from auxtap.checkout.source import open_source\n"
+        "from auxtap.core.cache import CacheLayout\n"
+        "from auxtap.tests.checkout.test_worktree import patch_of\n"
+        "worktree._require_commit = lambda applied: os._exit(9)\n"
+        "source = open_source(sys.argv[1], CacheLayout(Path(sys.argv[2])))\n"
+        "worktree.apply_patch(source, patch_of(source), Path(sys.argv[3]))\n"
+    )
+    place = tmp_path / "killed"
+    arguments = [str(source.repository), str(tmp_path / "cache"), str(place)]
+    before = state(source.repository)
+    assert subprocess.run([sys.executable, "-c", code, *arguments]).returncode == 9
+    with pytest.raises(WorktreeError, match="half made"):
+        check_applied(place)
+    with pytest.raises(WorktreeError, match="not at the commit"):
+        revert(place)
+    revert(place, force=True)
+    assert not place.exists() and state(source.repository) == before
 
 
 def test_two_at_once_get_a_branch_each(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
