@@ -58,7 +58,7 @@ app.command()(demo.demo)
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code; every error becomes one message on stderr."""
     try:
-        result = app(args=arguments, standalone_mode=False)
+        result = app(args=arguments, prog_name="auxtap", standalone_mode=False)
         return int(result) if isinstance(result, int) else ExitCode.DONE
     except AuxtapError as error:
         return _report(error)

@@ -202,7 +202,7 @@ def _prove_settings(demo: Demo, patch_folder: Path) -> None:
         running.outcome = f"{sum(case['holds'] for case in cases)} of {len(cases)} cases hold"
     demo.seconds.append(("verify --engine", running.seconds))
     for case in cases:
-        name = f"{case['model']} {case['setting']}"
+        name = f"{case['case']['model']} {case['case']['setting']}"
         worst = max((cell["max_rel"] for cell in case["cells"]), default=float("nan"))
         demo.rows.append((f"proof: {name}", f"{worst:.1e} relative over {case['tokens']} tokens"))
         if not case["holds"]:

@@ -110,7 +110,8 @@ def _proof_rows(report: "EngineReport") -> "list[ProofRow]":
 
 
 def _engine_record(report: "EngineReport") -> dict[str, Any]:
-    return {"holds": report.holds, "tolerance": report.tolerance, "cases": [asdict(result) for result in report.cases]}
+    cases = [{**asdict(result), "holds": result.holds} for result in report.cases]
+    return {"holds": report.holds, "tolerance": report.tolerance, "cases": cases}
 
 
 def _source_of(published: "PublishedPatch", source: str | None) -> "Source":
