@@ -1,6 +1,7 @@
 """A patched server as a context manager: started, watched until it can be used, stopped whole."""
 
 import abc
+import contextlib
 import signal
 import subprocess
 import time
@@ -187,7 +188,9 @@ class WatchedServer(abc.ABC):
         while True:
             try:
                 stop_session(process.pid, patience)
-                process.poll()
+                with contextlib.suppress(ServerError):
+                    # Only to have it waited for.
+                    process.poll()
                 break
             except KeyboardInterrupt as error:
                 # The second Ctrl-C of an impatient person: no more waiting, straight to SIGKILL.

@@ -1,6 +1,7 @@
 """The numeric proof: a real patched server, the real extraction path, and transformers on the same weights."""
 
 import json
+import math
 import random
 import secrets
 import shutil
@@ -63,16 +64,16 @@ DEFAULT_CASES = (
 class CellResult:
     """One state of one case against the reference.
 
-    `max_rel` is the largest relative error (Frobenius) of a sample; `verdict` is equal, differs, or incomplete when
-    a row is missing.
+    `max_rel` is the largest relative error (Frobenius) of a sample, None where there is no number; `verdict` is
+    equal, differs, or incomplete when a row is missing.
     """
 
     model: str
     release: str
     setting: str
     state: str
-    max_abs: float
-    max_rel: float
+    max_abs: float | None
+    max_rel: float | None
     rows: int
     verdict: str
 
@@ -127,6 +128,7 @@ def prove_patch(
     Raises:
         AuxtapError: environment, models, worktree or import of SGLang fail; a case that fails is in the report.
     """
+    check_cases(cases)
     engine = set_up_engine(source.tree.release, cache, progress=progress)
     worktree = cache.root / "verification" / f"tree-{secrets.token_hex(4)}"
     applied = apply_patch(source, patch_set, worktree)
@@ -150,12 +152,7 @@ def verify_engine(
         UsageError: a case names an unknown model or setting.
         AuxtapError: the worktree was changed, the models cannot be made, or SGLang cannot be imported.
     """
-    for case in cases:
-        if case.model not in TINY_MODELS or case.setting not in SETTINGS:
-            raise UsageError(
-                f"no engine case {case.model}/{case.setting}",
-                hint=f"models: {', '.join(TINY_MODELS)}; settings: {', '.join(SETTINGS)}",
-            )
+    check_cases(cases)
     check_applied(applied.path)
     models = {m.name: m for m in make_tiny_models([case.model for case in cases], engine, cache, progress)}
     work = cache.root / "verification" / secrets.token_hex(4)
@@ -174,6 +171,20 @@ def verify_engine(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return EngineReport(applied.release, applied.patch_digest, TOLERANCE, tuple(results))
+
+
+def check_cases(cases: Sequence[EngineCase]) -> None:
+    """Refuse cases that cannot be run.
+
+    Raises:
+        UsageError: a case names an unknown model or setting.
+    """
+    for case in cases:
+        if case.model not in TINY_MODELS or case.setting not in SETTINGS:
+            raise UsageError(
+                f"no engine case {case.model}/{case.setting}",
+                hint=f"models: {', '.join(TINY_MODELS)}; settings: {', '.join(SETTINGS)}",
+            )
 
 
 def launch_template(applied: AppliedWorktree, engine: EngineEnvironment, cache: CacheLayout, spool: Path) -> LaunchSpec:
@@ -288,9 +299,9 @@ def judge(
     for name in [*(f"hidden.{layer}" for layer in sorted(layers)), "final"]:
         state = found.get(name)
         rows = state.rows if state is not None else 0
-        max_abs = state.max_abs if state is not None else float("inf")
-        max_rel = state.max_rel if state is not None else float("inf")
-        verdict = EQUAL if max_rel <= TOLERANCE else DIFFERS
+        max_abs = state.max_abs if state is not None and math.isfinite(state.max_abs) else None
+        max_rel = state.max_rel if state is not None and math.isfinite(state.max_rel) else None
+        verdict = EQUAL if max_rel is not None and max_rel <= TOLERANCE else DIFFERS
         if rows != n_tokens:
             verdict = INCOMPLETE
         cells.append(CellResult(case.model, release, case.setting, name, max_abs, max_rel, rows, verdict))

@@ -1,5 +1,6 @@
 """Many real servers from one import of SGLang."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -61,6 +62,17 @@ class ForkServer:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The process id of the forking process.
+
+        Raises:
+            ServerError: it is not running.
+        """
+        if self._process is None:
+            raise ServerError("the process that forks servers is not running")
+        return self._process.pid
+
     def serve(self, spec: LaunchSpec, patience: StopPatience = DEFAULT_PATIENCE) -> "ForkedServer":
         """Return a server of `spec`, not yet started; Python, tree and bytecode cache are those of the template."""
         return ForkedServer(self, spec, patience)
@@ -91,7 +103,9 @@ class ForkServer:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                stream.close()
+                # What was not flushed has no reader any more.
+                with contextlib.suppress(OSError):
+                    stream.close()
 
     def _read_answer(self, timeout_s: float) -> dict[str, Any]:
         process = self._process

@@ -12,7 +12,7 @@ import pytest
 
 from auxtap.core.errors import ServerError, UsageError
 from auxtap.serving import server as server_module
-from auxtap.serving.processes import StopPatience, session_members
+from auxtap.serving.processes import StopPatience, session_members, stop_session
 from auxtap.serving.profile import LaunchSpec
 from auxtap.serving.server import ServerProcess
 
@@ -119,7 +119,8 @@ def test_a_python_that_is_not_there(make_spec: MakeSpec) -> None:
 
 
 def test_a_server_that_ends_by_itself_in_the_middle(make_spec: MakeSpec) -> None:
-    spec = make_spec("def fail(*args): raise MemoryError('too big')\nsignal.signal(signal.SIGALRM, fail)\n" + READY)
+    fail = "def fail(*args):\n    print('MemoryError: too big', flush=True)\n    os._exit(1)\n"
+    spec = make_spec(fail + "signal.signal(signal.SIGALRM, fail)\n" + READY)
     with ServerProcess(spec) as server:
         server.wait_ready(timeout_s=30)
         psutil.Process(server.pid).send_signal(signal.SIGALRM)
@@ -133,7 +134,7 @@ def test_an_interrupt_while_stopping_leaves_no_survivor(make_spec: MakeSpec, mon
     server = ServerProcess(spec, StopPatience(interrupt_s=30, terminate_s=30, kill_s=10))
     server.start()
     server.wait_ready(timeout_s=30)
-    real = server_module.stop_session
+    real = stop_session
     calls: list[StopPatience] = []
 
     def interrupted_once(leader: int, patience: StopPatience) -> None:

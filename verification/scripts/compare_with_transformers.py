@@ -164,7 +164,8 @@ def main() -> None:
                 references[folder] = load_reference(folder)
             record = compare_store(store, references[folder])
         except Exception as error:
-            record = {"problem": str(error) if isinstance(error, NoReferenceError) else repr(error)}
+            known = isinstance(error, NoReferenceError)
+            record = {"problem": str(error) if known else f"{type(error).__name__}: {error}"}
         print(json.dumps(record), flush=True)
 
 
