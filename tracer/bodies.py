@@ -16,11 +16,12 @@ def statements_of(suite: cst.BaseSuite) -> tuple[cst.CSTNode, ...]:
     return tuple(suite.body)
 
 
-def _assign_targets(nodes: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
+def assign_targets(nodes: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
+    """Return what the statements assign to, tuples taken apart, in order."""
     targets: list[cst.CSTNode] = []
     for node in nodes:
         for found in walk(node):
-            if not isinstance(found, cst.AssignTarget | cst.AnnAssign):
+            if not isinstance(found, cst.AssignTarget | cst.AnnAssign | cst.AugAssign):
                 continue
             if isinstance(found.target, cst.Tuple):
                 targets.extend(element.value for element in found.target.elements)
@@ -31,13 +32,13 @@ def _assign_targets(nodes: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
 
 def assigned_attributes(nodes: Iterable[cst.CSTNode]) -> list[str]:
     """Return the attributes of self (`self.norm`) that the statements assign, in order, each once."""
-    names = [source_of(target) for target in _assign_targets(nodes) if m.matches(target, _SELF_ATTRIBUTE)]
+    names = [source_of(target) for target in assign_targets(nodes) if m.matches(target, _SELF_ATTRIBUTE)]
     return list(dict.fromkeys(names))
 
 
 def assigned_locals(nodes: Iterable[cst.CSTNode]) -> set[str]:
     """Return the local names that the statements assign."""
-    return {target.value for target in _assign_targets(nodes) if isinstance(target, cst.Name)}
+    return {target.value for target in assign_targets(nodes) if isinstance(target, cst.Name)}
 
 
 def called_names(nodes: Iterable[cst.CSTNode]) -> set[str]:

@@ -105,6 +105,11 @@ class SourceFile:
         """
         return cls(path, outline_source(path, decode_source(path, data)))
 
+    @cached_property
+    def text(self) -> str:
+        """The whole source."""
+        return "\n".join(self.outline.lines)
+
     def code_at(self, line: int) -> str:
         """Return one source line without its indentation."""
         return self.outline.lines[line - 1].strip()

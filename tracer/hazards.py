@@ -6,12 +6,12 @@ import libcst as cst
 import libcst.matchers as m
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.tracer.branches import names_within
 from auxtap.tracer.classes import ClassIndex
 from auxtap.tracer.fragments import Fragment, SourceFile, last_name, source_of
 from auxtap.tracer.layers import evidence_of
 from auxtap.tracer.names import Kind, kind_of
 from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, Hazard
+from auxtap.tracer.stage_uses import names_within
 from auxtap.tracer.walk import find
 
 SERVER_ARGS = SRT_ROOT / "server_args.py"

@@ -16,31 +16,45 @@ class Kind(Enum):
     FLAG = "capture flag"
     SETTER = "setter"
     MARK = "mark on a layer"
-    COLLECTOR = "collector"
+    COLLECTOR = "class of a collector"
+    EXPECTED = "number of states expected"
+    CONFIGURE = "function that switches capture on"
+    PACK = "function that joins captured states"
+    SETTING = "other attribute that a setter assigns"
 
 
 _KINDS: dict[str, Kind] = {
     "aux_hidden_states": Kind.STATES,
     "captured_last_layer_outputs": Kind.STATES,
+    "capture_gathered": Kind.STATES,
     "dspark_hidden_states": Kind.STATES,
-    "expected_aux_hidden_states": Kind.STATES,
+    "dspark_aux_hidden_states": Kind.STATES,
     "aux_hidden_state": Kind.STATE,
     "layers_to_capture": Kind.LAYERS,
     "dspark_layers_to_capture": Kind.LAYERS,
+    "_dflash_layers_to_capture": Kind.LAYERS,
     "eagle_aux_hidden_state_layer_ids": Kind.LAYER_IDS,
+    "return_aux_hidden_state_layer_ids": Kind.LAYER_IDS,
     "capture_aux_hidden_states": Kind.FLAG,
     "eagle_use_aux_hidden_state": Kind.FLAG,
+    "dflash_use_aux_hidden_state": Kind.FLAG,
+    "enable_return_aux_hidden_states": Kind.FLAG,
     "_is_layer_to_capture": Kind.MARK,
-    "capture_gathered": Kind.COLLECTOR,
     "AuxHiddenStatePacker": Kind.COLLECTOR,
     "AuxHiddenStateList": Kind.COLLECTOR,
+    "AuxHiddenStateAccumulator": Kind.COLLECTOR,
+    "expected_aux_hidden_states": Kind.EXPECTED,
+    "init_aux_hidden_state_capture": Kind.CONFIGURE,
+    "configure_aux_hidden_state_capture": Kind.CONFIGURE,
+    "pack_aux_hidden_states": Kind.PACK,
 }
 _SETTER = re.compile(r"set_\w*layers_to_capture")
 
 # Every name above contains one of these; a handful of substring searches beats one combined pattern.
 _NEEDLES = (
     "aux_hidden_state",
-    "to_capture",
+    "layers_to_capture",
+    "layer_to_capture",
     "AuxHiddenState",
     "captured_last_layer",
     "capture_gathered",
@@ -74,6 +88,11 @@ def may_hold_names(data: bytes) -> bool:
 def count_names(text: str) -> int:
     """Count the whole-word occurrences of capture and stage names in `text`."""
     return len(_WORD.findall(text)) if any(needle in text for needle in _NEEDLES) else 0
+
+
+def holds_word(text: str, word: str) -> bool:
+    """Tell whether `text` holds `word` with no letter or digit beside it."""
+    return word in text and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
 
 
 def holds_name(text: str) -> bool:

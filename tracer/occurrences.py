@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
+from auxtap.tracer.bodies import assign_targets
 from auxtap.tracer.fragments import Fragment, SourceFile
-from auxtap.tracer.names import STAGE_NAMES, Kind, count_names, holds_name, kind_of
+from auxtap.tracer.names import STAGE_NAMES, Kind, count_names, holds_name, holds_word, kind_of
 from auxtap.tracer.report import Mentions
 from auxtap.tracer.walk import walk
 
@@ -19,20 +20,17 @@ class Occurrence:
     """One name where it does something.
 
     `node` is the name itself, or the string of a `getattr`, `setattr` or `hasattr`; `reference` is the whole
-    expression that it ends (`self.model.layers_to_capture`), `parent` what that expression stands in.
+    expression that it ends (`self.model.layers_to_capture`, `getattr(model, "layers_to_capture")`), `parent` what
+    that expression stands in. `kind` says what the name stands for; None for a stage name.
     """
 
     source: SourceFile
     fragment: Fragment
     node: cst.Name | cst.SimpleString
     name: str
+    kind: Kind | None
     reference: cst.CSTNode
     parent: cst.CSTNode
-
-    @property
-    def kind(self) -> Kind | None:
-        """What the name stands for; None for a stage name."""
-        return kind_of(self.name)
 
     @property
     def is_string(self) -> bool:
@@ -69,40 +67,72 @@ class Gathered:
 
 def gather_occurrences(source: SourceFile) -> Gathered:
     """Parse the units of `source` that hold a name and list what is in them, in source order."""
+    n_all = count_names(source.text)
+    if not n_all:
+        return Gathered((), Mentions())
     occurrences: list[Occurrence] = []
     imports = strings = 0
-    n_all = count_names("\n".join(source.outline.lines))
-    for unit in source.outline.units if n_all else ():
-        if not holds_name(source.text_of(unit)):
+    settings = _assigned_in_setters(source)
+    for unit in source.outline.units:
+        text = source.text_of(unit)
+        if not holds_name(text) and not any(holds_word(text, word) for word in settings):
             continue
         fragment = source.fragment(unit)
         for node in walk(fragment.module):
             if isinstance(node, cst.Name):
-                if kind_of(node.value) is None and node.value not in STAGE_NAMES:
+                kind = kind_of(node.value)
+                if kind is None and node.value in settings and _is_attribute(fragment, node):
+                    kind = Kind.SETTING
+                if kind is None and node.value not in STAGE_NAMES:
                     continue
                 if _is_in_import(fragment, node):
                     imports += 1
                 else:
-                    occurrences.append(_occurrence(source, fragment, node, node.value))
+                    occurrences.append(_occurrence(source, fragment, node, node.value, kind))
             elif isinstance(node, cst.SimpleString):
-                if _is_attribute_name(fragment, node):
-                    occurrences.append(_occurrence(source, fragment, node, str(node.raw_value)))
+                value = node.raw_value
+                kind = kind_of(value) or (Kind.SETTING if value in settings else None)
+                if kind is not None and _is_attribute_name(fragment, node):
+                    occurrences.append(_occurrence(source, fragment, node, value, kind))
                 strings += count_names(node.value)
             elif isinstance(node, cst.FormattedStringText):
                 strings += count_names(node.value)
     occurrences.sort(key=lambda item: (item.line, item.fragment.order_of(item.node)))
     # What is no name and no string can only be a comment.
-    n_names = sum(not item.is_string for item in occurrences)
+    n_names = sum(not item.is_string and item.kind is not Kind.SETTING for item in occurrences)
     comments = n_all - n_names - imports - strings
     return Gathered(tuple(occurrences), Mentions(imports, strings, comments))
 
 
-def _occurrence(source: SourceFile, fragment: Fragment, node: cst.Name | cst.SimpleString, name: str) -> Occurrence:
+def _assigned_in_setters(source: SourceFile) -> frozenset[str]:
+    """Return the attributes outside the family that a setter of this file assigns."""
+    names: set[str] = set()
+    for unit in source.outline.units:
+        if unit.name is None or kind_of(unit.name) is not Kind.SETTER:
+            continue
+        targets = assign_targets([source.fragment(unit).module])
+        attributes = (target.attr.value for target in targets if isinstance(target, cst.Attribute))
+        names.update(name for name in attributes if kind_of(name) is None)
+    return frozenset(names)
+
+
+def _occurrence(
+    source: SourceFile, fragment: Fragment, node: cst.Name | cst.SimpleString, name: str, kind: Kind | None
+) -> Occurrence:
     reference: cst.CSTNode = node
     parent = fragment.parent_of(node)
     if isinstance(parent, cst.Attribute) and parent.attr is node:
         reference, parent = parent, fragment.parent_of(parent)
-    return Occurrence(source, fragment, node, name, reference, parent)
+    elif isinstance(node, cst.SimpleString):
+        call = fragment.parent_of(parent)
+        if m.matches(call, m.Call(func=m.Name("getattr"))):
+            reference, parent = call, fragment.parent_of(call)
+    return Occurrence(source, fragment, node, name, kind, reference, parent)
+
+
+def _is_attribute(fragment: Fragment, node: cst.Name) -> bool:
+    parent = fragment.parent_of(node)
+    return isinstance(parent, cst.Attribute) and parent.attr is node
 
 
 def _is_in_import(fragment: Fragment, node: cst.CSTNode) -> bool:
@@ -114,4 +144,4 @@ def _is_attribute_name(fragment: Fragment, node: cst.SimpleString) -> bool:
     call = fragment.parent_of(argument)
     if not isinstance(call, cst.Call) or not m.matches(call, _ATTRIBUTE_ACCESS):
         return False
-    return len(call.args) >= 2 and call.args[1] is argument and kind_of(node.raw_value) is not None
+    return len(call.args) >= 2 and call.args[1] is argument

@@ -9,6 +9,11 @@ from auxtap.tracer.fragments import last_name
 from auxtap.tracer.names import Kind, kind_of
 from auxtap.tracer.occurrences import Occurrence
 
+# A list of layers made into another collection, or put into order, holds the same layers.
+COPY = m.Call(
+    func=m.Name("list") | m.Name("set") | m.Name("tuple") | m.Name("sorted") | m.Name("frozenset"), args=[m.Arg()]
+)
+
 
 def is_kind(node: cst.CSTNode, kind: Kind) -> bool:
     """Tell whether `node` is a name or an attribute of that kind."""
@@ -89,14 +94,91 @@ def is_tested(occurrence: Occurrence) -> bool:
     return False
 
 
+def in_condition(occurrence: Occurrence) -> bool:
+    """Tell whether the reference takes part in a condition: tested, or joined to one that is kept or returned."""
+    node = occurrence.reference
+    joined = False
+    for ancestor in occurrence.ancestors():
+        if isinstance(ancestor, cst.If | cst.IfExp | cst.While | cst.Assert | cst.CompIf):
+            return ancestor.test is node
+        if isinstance(ancestor, cst.ComparisonTarget):
+            node = ancestor
+            continue
+        if not isinstance(ancestor, cst.BooleanOperation | cst.UnaryOperation | cst.Comparison):
+            kept = isinstance(ancestor, cst.Assign | cst.AnnAssign | cst.Return | cst.Lambda | cst.Arg)
+            return joined and kept
+        joined = True
+        node = ancestor
+    return False
+
+
+def assigned_to(occurrence: Occurrence) -> cst.Assign | cst.AnnAssign | None:
+    """Return the assignment in whose value the reference stands, however deep."""
+    node = occurrence.reference
+    for ancestor in occurrence.ancestors():
+        if isinstance(ancestor, cst.Assign | cst.AnnAssign):
+            return ancestor if ancestor.value is node else None
+        if isinstance(ancestor, cst.BaseStatement | cst.BaseSmallStatement):
+            return None
+        node = ancestor
+    return None
+
+
+def assignment_of(occurrence: Occurrence) -> cst.Assign | cst.AnnAssign | None:
+    """Return the assignment of one target that the reference is, or whose value it is part of."""
+    parent = occurrence.parent
+    if isinstance(parent, cst.AnnAssign) and parent.target is occurrence.reference:
+        return parent
+    found = occurrence.fragment.parent_of(parent) if isinstance(parent, cst.AssignTarget) else assigned_to(occurrence)
+    if isinstance(found, cst.Assign):
+        return found if len(found.targets) == 1 else None
+    return found if isinstance(found, cst.AnnAssign) else None
+
+
+def target_of(assign: cst.Assign | cst.AnnAssign) -> cst.BaseExpression:
+    """Return the only target of an assignment."""
+    return assign.targets[0].target if isinstance(assign, cst.Assign) else assign.target
+
+
+def is_logits_processor(call: cst.Call) -> bool:
+    """Tell whether a call runs the logits processor."""
+    return last_name(call.func) == "logits_processor"
+
+
+def is_len_of(node: cst.CSTNode, kind: Kind) -> bool:
+    """Tell whether `node` is `len(x)` of something of that kind."""
+    if not isinstance(node, cst.Call) or not m.matches(node, m.Call(func=m.Name("len"), args=[m.Arg()])):
+        return False
+    return is_kind(node.args[0].value, kind)
+
+
+def choices_of(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return what a conditional expression chooses from; any other expression alone."""
+    if isinstance(node, cst.IfExp):
+        return [*choices_of(node.body), *choices_of(node.orelse)]
+    return [node]
+
+
+def chooser_of(occurrence: Occurrence) -> tuple[cst.CSTNode, cst.CSTNode]:
+    """Return the outermost conditional expression that chooses the reference, or it itself, and what holds that."""
+    node = occurrence.reference
+    for ancestor in occurrence.ancestors():
+        if not isinstance(ancestor, cst.IfExp) or ancestor.test is node:
+            return node, ancestor
+        node = ancestor
+    return node, node
+
+
 def layer_offset(value: cst.BaseExpression) -> int | None:
     """Return what a layer-list expression adds to each id it is given: 1 for `[i + 1 for i in ids]`.
 
     A list of its own, or a list passed on as it is, adds nothing; None means that the shape is not known.
     """
-    if isinstance(value, cst.List | cst.Name | cst.Attribute):
+    if isinstance(value, cst.List | cst.Tuple | cst.Name | cst.Attribute):
         return 0
-    if not isinstance(value, cst.ListComp):
+    if isinstance(value, cst.Call) and m.matches(value, COPY):
+        return layer_offset(value.args[0].value)
+    if not isinstance(value, cst.ListComp | cst.SetComp | cst.GeneratorExp):
         return None
     target, element = value.for_in.target, value.elt
     if not isinstance(target, cst.Name):

@@ -32,6 +32,7 @@ class SiteRule:
 RULES: list[SiteRule] = []
 
 EMPTY_LIST = m.List(elements=[]) | m.Call(func=m.Name("list"), args=[])
+EMPTY = EMPTY_LIST | m.Tuple(elements=[]) | m.Call(func=m.Name("set") | m.Name("tuple"), args=[])
 NONE = m.Name("None")
 BOOL = m.Name("True") | m.Name("False")
 STATES_OR_STATE = (Kind.STATES, Kind.STATE)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from auxtap.tracer import selection_rules, state_rules
+from auxtap.tracer import capture_rules, consumer_rules, layer_list_rules, switch_rules
 from auxtap.tracer.occurrences import Occurrence
 from auxtap.tracer.report import UNKNOWN, CaptureSite
 from auxtap.tracer.site_registry import RULES, Finding
 
 # Importing the rule modules is what fills the registry.
-RULE_MODULES = (selection_rules, state_rules)
+RULE_MODULES = (switch_rules, layer_list_rules, capture_rules, consumer_rules)
 
 
 @dataclass(frozen=True, eq=False)

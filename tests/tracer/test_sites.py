@@ -8,7 +8,7 @@ import pytest
 from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tests.tracer.conftest import read_fixture
-from auxtap.tracer import branches, site_registry, sites
+from auxtap.tracer import branches, site_registry, sites, stage_uses
 from auxtap.tracer.report import FileTrace, Mentions
 from auxtap.tracer.roles import ROLES
 from auxtap.tracer.tracing import trace_file
@@ -24,8 +24,8 @@ def shape(trace: FileTrace) -> list[tuple[str, str, str]]:
 
 
 def test_every_rule_has_a_sentence_and_every_sentence_a_rule() -> None:
-    assert sites.RULE_MODULES
-    ruled = {rule.role for rule in site_registry.RULES} | {rule.role for rule in branches.RULES}
+    assert sites.RULE_MODULES and branches.RULE_MODULES
+    ruled = {rule.role for rule in site_registry.RULES} | {rule.role for rule in stage_uses.RULES}
     assert ruled == set(ROLES)
     site_roles = {rule.role for rule in site_registry.RULES}
     assert site_roles == {role.name for role in ROLES.values() if not role.is_branch}
