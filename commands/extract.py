@@ -39,6 +39,9 @@ def extract(
     parts_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds for a sample's parts after the server has answered.")
     ] = 60.0,
+    stall_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds without a sign of life after which a server is given up.")
+    ] = 120.0,
     tries: Annotated[int, typer.Option(min=1, max=99, help="Tries a sample at most.")] = 3,
     max_spool_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Spool to use, such as 64G. [default: 80 % of what is free]")
@@ -59,6 +62,7 @@ def extract(
         concurrency=concurrency,
         timeout_s=timeout,
         parts_timeout_s=parts_timeout,
+        stall_timeout_s=stall_timeout,
         max_tries=tries,
         max_spool_bytes=parse_size(max_spool_bytes) if max_spool_bytes is not None else None,
     )

@@ -59,6 +59,7 @@ class Courier:
     store: Store
     stop: StopRequest
     halted: threading.Event
+    note_answer: Callable[[], None]
     clock: Callable[[], str] = utc_now
 
     def carry(self, sample: Sample) -> LedgerLine | None:
@@ -106,8 +107,10 @@ class Courier:
 
     def _try(self, rid: RequestId, sample: Sample, number: int) -> LedgerLine | _Retry | _Failed | None:
         answer = self.client.generate(str(rid), sample.token_ids(), self.job.max_new_tokens)
-        if self.stop.now.is_set():
+        if self.stop.now.is_set() or self.halted.is_set():
             return None
+        if not (isinstance(answer, Unanswered) and answer.unreachable):
+            self.note_answer()
         match answer:
             case Declined(reason):
                 return _Failed(reason)

@@ -12,7 +12,8 @@ from auxtap.extraction.samples import Dataset
 class ExtractionJob:
     """One run of the extractor: `dataset` through the server at `server_url`, by way of `spool`, into `store`.
 
-    `timeout_s` bounds one request, `parts_timeout_s` the wait for its parts after the server has answered.
+    `timeout_s` bounds one request, `parts_timeout_s` the wait for its parts after the server has answered;
+    a server that has given no sign of life for `stall_timeout_s` while requests were out ends the run.
     `max_spool_bytes` bounds what is in flight plus what is written and not yet drained; None takes 80 % of
     the space that is free at the start.
     """
@@ -26,6 +27,7 @@ class ExtractionJob:
     concurrency: int = 16
     timeout_s: float = 600.0
     parts_timeout_s: float = 60.0
+    stall_timeout_s: float = 120.0
     max_tries: int = 3
     backoff_s: float = 0.5
     max_spool_bytes: int | None = None

@@ -98,6 +98,8 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> ChatToke
     if not folder.is_dir():
         raise ExtractionError(f"tokenizer folder {folder} is not there", hint="--tokenizer takes a local folder")
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # Without torch transformers warns that models are not to be had; none is wanted.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         from transformers import AutoTokenizer
     except ImportError:

@@ -301,7 +301,7 @@ def make_job(tmp_path: Path, server: FakeServer, write_dataset: Callable[..., Pa
 @pytest.fixture(autouse=True)
 def _quick_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake tap publishes its counters before it answers."""
-    monkeypatch.setattr("auxtap.extraction.driver.SETTLE_S", 0.0)
+    monkeypatch.setattr("auxtap.extraction.session.SETTLE_S", 0.0)
 
 
 @pytest.fixture(name="state_rows")

@@ -182,3 +182,28 @@ def test_a_full_store_ends_the_run_and_keeps_what_is_there(
 
 def _no_space(handle: int) -> None:
     raise OSError(28, os.strerror(28))
+
+
+def test_a_server_whose_inside_has_died_is_noticed_long_before_the_requests_time_out(
+    make_job: Maker, tap: Any, server: Any
+) -> None:
+    tap.faults = {index: ["hang"] for index in range(3, 20)}
+
+    def fall_ill(rid: Any) -> None:
+        server.healthy = server.healthy and rid.index < 3
+
+    server.before_answer = fall_ill
+    job = make_job(20, timeout_s=600.0, stall_timeout_s=1.0)
+    begun = time.monotonic()
+    with pytest.raises(ServerError, match="is stuck: no sign of life for") as raised:
+        run_extraction(job)
+    assert time.monotonic() - begun < 15.0 and "run the same command again" in (raised.value.hint or "")
+    tap.faults.clear()
+    server.healthy, server.before_answer = True, lambda rid: None
+    summary = run_extraction(job)
+    assert (summary.already_stored, summary.complete) == (3, True)
+
+
+def test_a_server_that_is_slow_but_well_is_waited_for(make_job: Maker, server: Any) -> None:
+    server.delay_s = 1.2
+    assert run_extraction(make_job(2, stall_timeout_s=0.4)).complete
