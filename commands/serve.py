@@ -73,9 +73,11 @@ def serve(
         log=(log or cache.logs / f"server-{chosen_port}.log").absolute(),
         bytecode=cache.bytecode / f"sglang-{applied.release}",
     )
-    run_server(spec, timeout, json_output=json_output)
-    if spool is None and spec.spool is not None:
-        tidy_spool(spec.spool)
+    try:
+        run_server(spec, timeout, json_output=json_output)
+    finally:
+        if spool is None and spec.spool is not None:
+            tidy_spool(spec.spool)
 
 
 def run_server(spec: "LaunchSpec", timeout_s: float, *, json_output: bool) -> None:

@@ -77,7 +77,12 @@ def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:
 
 
 def remove_spool(spool: Path) -> int:
-    """Remove the spool of a server that has ended, unless finished parts lie in it; return how many do."""
+    """Remove the spool of a server that has ended, unless finished parts lie in it; return how many do.
+
+    A live server's spool stays as it is.
+    """
+    if any(_is_held(lock) for lock in spool.glob(LOCKS)):
+        return 0
     left = len(list(spool.glob(READY)))
     if left:
         return left

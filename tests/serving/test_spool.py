@@ -58,6 +58,7 @@ def test_a_live_servers_spool_is_refused(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ServerError, match="in use by a running server"):
             prepare_spool(spool)
+        assert remove_spool(spool) == 0
     assert is_armed(spool)
 
 

@@ -180,4 +180,5 @@ def test_serve_says_why_its_server_ended(
     assert code == 6
     assert "error: the server was killed by SIGKILL" in errors
     assert str(record["log"]) in errors
+    assert not Path(str(record["spool"])).exists()
     assert session_members(int(str(record["pid"]))) == []
