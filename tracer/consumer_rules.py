@@ -137,6 +137,16 @@ def _return_pair(occurrence: Occurrence) -> Finding | None:
     return None
 
 
+@rule("pair_value")
+def _pair_value(occurrence: Occurrence) -> Finding | None:
+    pair = occurrence.fragment.parent_of(occurrence.parent)
+    if occurrence.kind is not Kind.STATES or not isinstance(occurrence.parent, cst.Element):
+        return None
+    holder = occurrence.fragment.parent_of(pair)
+    kept = isinstance(pair, cst.Tuple) and isinstance(holder, cst.Assign) and holder.value is pair
+    return Finding(pair, to=source_of(target_of(holder))) if kept and isinstance(holder, cst.Assign) else None
+
+
 def _is_returned(occurrence: Occurrence, pair: cst.Tuple) -> bool:
     node: cst.CSTNode = pair
     for ancestor in occurrence.fragment.ancestors_of(pair):

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from auxtap.tracer.layers import evidence_of
-from auxtap.tracer.report import Evidence, Fact, FileTrace, Flow, LayerRule, StageBranch
+from auxtap.tracer.evidence import evidence_of
+from auxtap.tracer.report import Evidence, Fact, FileTrace, Flow, LayerRule
 
 
 def find_facts(
@@ -17,10 +17,6 @@ def find_facts(
         *_selection_gates(traces),
         *_breaks(flows),
     )
-
-
-def _branch_evidence(trace: FileTrace, branch: StageBranch) -> Evidence:
-    return Evidence(trace.file, branch.line, branch.scope, branch.code)
 
 
 def _capture_points(traces: Iterable[FileTrace]) -> Iterable[Fact]:
@@ -50,7 +46,7 @@ def _stage_drops(traces: Iterable[FileTrace]) -> Iterable[Fact]:
                 text = (
                     f"{branch.scope}: a stage that is not the last returns {branch.returns} and drops what it captured"
                 )
-                yield Fact("dropped", text, (_branch_evidence(trace, branch),))
+                yield Fact("dropped", text, (evidence_of(trace, branch),))
 
 
 def _selection_gates(traces: Iterable[FileTrace]) -> Iterable[Fact]:
@@ -58,7 +54,7 @@ def _selection_gates(traces: Iterable[FileTrace]) -> Iterable[Fact]:
         for branch in trace.stage_branches:
             if branch.role == "selection_gate" and branch.form == "early_return":
                 text = f"{branch.scope} returns early on every stage but the last, so only that stage captures"
-                yield Fact("gated", text, (_branch_evidence(trace, branch),))
+                yield Fact("gated", text, (evidence_of(trace, branch),))
 
 
 def _breaks(flows: Iterable[Flow]) -> Iterable[Fact]:

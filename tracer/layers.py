@@ -4,7 +4,8 @@ import ast
 import operator
 from collections.abc import Callable, Iterable
 
-from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, LayerRule
+from auxtap.tracer.evidence import evidence_of
+from auxtap.tracer.report import CaptureSite, FileTrace, LayerRule
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -14,11 +15,6 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 _SETS = {"layers_set", "setter_call"}
 LAYER_COUNT_NAMES = frozenset({"num_layers", "num_hidden_layers", "n_layers", "n_layer"})
-
-
-def evidence_of(trace: FileTrace, site: CaptureSite) -> Evidence:
-    """Return the line of a site."""
-    return Evidence(trace.file, site.line, site.scope, site.code)
 
 
 def find_layer_rules(traces: Iterable[FileTrace], num_layers: int | None) -> tuple[LayerRule, ...]:

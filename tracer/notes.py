@@ -8,6 +8,7 @@ import libcst.matchers as m
 
 from auxtap.tracer.bodies import assigned_locals
 from auxtap.tracer.branches import Branch
+from auxtap.tracer.capture_points import condition_of, find_point
 from auxtap.tracer.fragments import Fragment, last_name, source_of
 from auxtap.tracer.occurrences import Occurrence
 from auxtap.tracer.report import CaptureSite, StageBranch
@@ -15,15 +16,30 @@ from auxtap.tracer.sites import Site
 from auxtap.tracer.stage_uses import accumulators_before, names_within
 from auxtap.tracer.walk import find
 
+_CONDITIONAL = ("layers_set", "setter_call")
+
 
 def annotate_sites(sites: Sequence[Site]) -> list[CaptureSite]:
     """Return the entries of `sites` with their notes."""
-    notes = {"gather": _gather_note, "append": _append_note}
+    notes = {
+        "gather": _gather_note,
+        "append": _append_note,
+        "collector_hand_in": _hand_in_note,
+        "boundary_hand_in": _hand_in_note,
+    }
     entries = []
     for site in sites:
         make = notes.get(site.entry.role)
-        note = None if make is None else make(site, sites)
-        entries.append(replace(site.entry, note=note))
+        point = find_point(site)
+        entries.append(
+            replace(
+                site.entry,
+                note=None if make is None else make(site, sites),
+                condition=condition_of(site) if site.entry.role in _CONDITIONAL else None,
+                side=None if point is None else point.side,
+                shift=None if point is None else point.shift,
+            )
+        )
     return entries
 
 
@@ -147,42 +163,20 @@ def _other_append(source: str, site: Site, sites: Sequence[Site]) -> Site | None
     return None
 
 
-def _block_note(site: Site, value: cst.BaseExpression) -> str | None:
-    """Say which side of which block an append within the layer loop sees."""
-    occurrence = site.occurrence
-    loop = next((item for item in occurrence.ancestors() if isinstance(item, cst.For)), None)
-    if loop is None:
+def _block_note(site: Site, value: cst.BaseExpression | None) -> str | None:
+    """Say which side of which block a capture within the layer loop sees."""
+    point = find_point(site)
+    if point is None:
         return None
-    index = _loop_index(loop)
-    run = _block_call(loop)
-    if index is None or run is None:
-        return None
-    fragment = occurrence.fragment
-    before = fragment.order_of(site.anchor) < fragment.order_of(run)
+    if value is None:
+        return f"{point.side} of block {point.index}, taken inside it; not a final-layer state"
     normed = any("norm" in (last_name(call) or "") for call in find(value, cst.Call))
-    side = "input" if before else "output"
-    norm = "" if normed or not before else ", before its norm"
-    return f"{side} of block {index}{norm}; not a final-layer state"
+    norm = ", before its norm" if point.side == "input" and not normed else ""
+    return f"{point.side} of block {point.index}{norm}; not a final-layer state"
 
 
-def _loop_index(loop: cst.For) -> str | None:
-    """Return the name that counts the blocks: `i` of `for i in range(..)` and of `for i, layer in enumerate(..)`."""
-    target = loop.target
-    if isinstance(target, cst.Tuple) and target.elements:
-        target = target.elements[0].value  # type: ignore[assignment]
-    return target.value if isinstance(target, cst.Name) else None
-
-
-def _block_call(loop: cst.For) -> cst.CSTNode | None:
-    """Return the statement of the loop that runs a block: a call whose result rebinds what it was given."""
-    for assign in find(loop.body, cst.Assign):
-        if not isinstance(assign.value, cst.Call):
-            continue
-        given = names_within(assign.value.args)
-        rebound = assigned_locals([assign]) & given
-        if rebound and last_name(assign.value.func) not in {None, "append"}:
-            return assign
-    return None
+def _hand_in_note(site: Site, sites: Sequence[Site]) -> str | None:
+    return _block_note(site, None)
 
 
 def _entry_note(branch: Branch) -> str | None:

@@ -19,7 +19,9 @@ class CaptureSite:
 
     `line` is where the name stands (1-based), `scope` the qualified name of the enclosing function, `value` the
     source of what is assigned or appended, `to` the callee that receives it, `offset` what a setter adds to the
-    layer ids it is given. `n_names` counts the NAME tokens that the site accounts for.
+    layer ids it is given. `n_names` counts the NAME tokens that the site accounts for. `condition` is under what
+    test a setter's site is reached; `side` whether a capture takes the input or the output of a block, `shift` what
+    turns an entry of the layer list into a capture index there.
     """
 
     line: int
@@ -32,6 +34,9 @@ class CaptureSite:
     note: str | None = None
     code: str = ""
     n_names: int = 1
+    condition: str | None = None
+    side: str | None = None
+    shift: int | None = None
 
     def to_json(self) -> JsonEntry:
         """Return the facts of this site without its source line."""
@@ -189,13 +194,20 @@ class Fact:
 
 @dataclass(frozen=True)
 class Hazard:
-    """A configuration in which captured values are wrong or missing, seen in the source."""
+    """A configuration in which captured values are wrong or missing, seen in the source.
+
+    `settings` are the server's options that bring it about, `default_on` says whether they are on (or come on by
+    themselves) without being asked for, `hardware` on which machines, None for all; `avoid` is the flag or guard.
+    """
 
     name: str
     text: str
     trigger: str
     avoid: str
     evidence: tuple[Evidence, ...]
+    settings: tuple[str, ...] = ()
+    default_on: bool = False
+    hardware: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return it as data."""
@@ -203,6 +215,9 @@ class Hazard:
             "name": self.name,
             "text": self.text,
             "trigger": self.trigger,
+            "settings": list(self.settings),
+            "default_on": self.default_on,
+            "hardware": self.hardware,
             "avoid": self.avoid,
             "evidence": [item.to_json() for item in self.evidence],
         }

@@ -109,6 +109,7 @@ _ALL = (
     _site("empty_test", Step.EXIT, "Asks whether anything was captured; if not, a plain tensor is returned, no pair."),
     _site("stage_carry", Step.EXIT, "What this stage captured goes to the next stage along with its output."),
     _site("return_pair", Step.EXIT, "The backbone returns the final state together with the captured ones."),
+    _site("pair_value", Step.EXIT, "The final state and the captured ones are put together as one value."),
     _site("return_states", Step.CONSUMER, "A function returns the captured states alone."),
     _site("default", Step.HAND_OVER, "No captured states unless the switch is on."),
     _site("unpack", Step.HAND_OVER, "The pair from the backbone is taken apart; it fails when nothing was captured."),

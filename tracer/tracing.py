@@ -95,7 +95,7 @@ def _trace_tree(
         flows=tuple(flows),
         layer_rules=layer_rules,
         facts=find_facts(traces, flows, layer_rules),
-        hazards=find_hazards(tracer.index, traces),
+        hazards=find_hazards(tracer.index, traces, everything=everything),
         num_layers=num_layers,
     )
 
