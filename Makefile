@@ -43,5 +43,8 @@ types: $(STAMP)
 contract: $(STAMP)
 	$(BIN)/lint-imports
 
+bench: $(STAMP)
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
 clean:
 	rm -rf $(VENV) .build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
