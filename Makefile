@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# A package root of the name auxtap for the type checker, which does not follow editable installs.
+# A package of the name auxtap for the type checker, which does not follow editable installs; links to what git
+# tracks, so that a worktree of SGLang below this folder is not checked along.
 TYPES := .build/types
 
 .PHONY: demo test test-fast check lint format types contract bench setup clean
@@ -36,8 +37,9 @@ format: $(STAMP)
 	$(BIN)/ruff format
 
 types: $(STAMP)
-	mkdir -p $(TYPES)
-	ln -sfn ../.. $(TYPES)/auxtap
+	rm -rf $(TYPES)
+	mkdir -p $(TYPES)/auxtap
+	for name in $$(git ls-files '*.py' | cut -d/ -f1 | sort -u); do ln -s ../../../$$name $(TYPES)/auxtap/$$name; done
 	cd $(TYPES) && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p auxtap
 
 contract: $(STAMP)
