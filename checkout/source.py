@@ -124,8 +124,13 @@ def _is_dirty(path: Path) -> bool:
         return False
 
 
+def release_snapshot_name(locked: ReleaseWheel) -> str:
+    """Return the name of the repository that holds a release."""
+    return f"sglang-{locked.release}-{locked.sha256[:12]}.git"
+
+
 def _open_release(locked: ReleaseWheel, spec: str, cache: CacheLayout, progress: Callable[[str], None]) -> Source:
-    name = f"sglang-{locked.release}-{locked.sha256[:12]}.git"
+    name = release_snapshot_name(locked)
     snapshot = find_snapshot(name, cache)
     if snapshot is None:
         files = read_package(fetch_wheel(locked, cache, progress))

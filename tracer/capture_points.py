@@ -23,12 +23,13 @@ class Point:
 
     `side` is `input` or `output` of the block that runs in this round; `index` the name that counts the blocks;
     `shift` what has to be added to an entry of the layer list to get the capture index, None when no test of the
-    list decides.
+    list decides; `handed` says that the block itself takes the state.
     """
 
     side: str
     index: str
     shift: int | None
+    handed: bool
 
 
 def find_point(site: Site) -> Point | None:
@@ -46,7 +47,7 @@ def find_point(site: Site) -> Point | None:
     before = handed or fragment.order_of(place) < fragment.order_of(run)
     tested = _tested_offset(place, index, fragment)
     shift = None if tested is None else -tested if before else 1 - tested
-    return Point("input" if before else "output", index, shift)
+    return Point("input" if before else "output", index, shift, handed)
 
 
 def _place_of(site: Site) -> tuple[cst.CSTNode, bool]:

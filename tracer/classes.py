@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 import libcst as cst
 import libcst.matchers as m
 
+from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tracer.fragments import SourceFile, last_name
 from auxtap.tracer.outline import ClassOutline
@@ -43,6 +44,7 @@ class ClassIndex:
     """Looks classes up by name, in the file that asks first and then among the models; reads files once."""
 
     tree: SourceTree
+    skipped: dict[PurePosixPath, str] = field(default_factory=dict)
     _sources: dict[PurePosixPath, SourceFile] = field(default_factory=dict)
     _found: dict[str, FoundClass | None] = field(default_factory=dict)
     _members: dict[FoundClass, list[Member]] = field(default_factory=dict)
@@ -58,8 +60,13 @@ class ClassIndex:
         return self._sources[path]
 
     def classes_of(self, path: PurePosixPath) -> Mapping[str, FoundClass]:
-        """Return the module-level classes of one file by name."""
-        return {outline.name: FoundClass(path, outline) for outline in self.source(path).outline.classes}
+        """Return the module-level classes of one file by name; none of a file that cannot be parsed."""
+        try:
+            classes = self.source(path).outline.classes
+        except SourceError as error:
+            self.skipped[path] = error.message
+            return {}
+        return {outline.name: FoundClass(path, outline) for outline in classes}
 
     def find(self, name: str, near: PurePosixPath) -> FoundClass | None:
         """Return the class of that name in `near`, else in a file of models/ that defines it."""
@@ -70,10 +77,10 @@ class ClassIndex:
             self._found[name] = self._search(name)
         return self._found[name]
 
-    def _search(self, name: str) -> FoundClass | None:
+    def _search(self, name: str, leaving: PurePosixPath | None = None) -> FoundClass | None:
         needle = f"class {name}".encode()
         for path in self.model_files:
-            if needle in self.tree.files[path] and name in (classes := self.classes_of(path)):
+            if path != leaving and needle in self.tree.files[path] and name in (classes := self.classes_of(path)):
                 return classes[name]
         return None
 
@@ -119,7 +126,12 @@ class ClassIndex:
     def _built_class(self, owner: FoundClass, lineage: list[FoundClass], call: cst.Call) -> FoundClass | None:
         """Return the class that a call makes: the callee, what a factory method returns, or a class argument."""
         if m.matches(call.func, m.Attribute(value=m.Name("self"))):
-            return self._made_by(lineage, last_name(call.func) or "")
+            name = last_name(call.func) or ""
+            return self._made_by(lineage, name) or self._class_attribute(lineage, name)
+        if isinstance(call.func, cst.Name):
+            default = self._default_class(owner, call.func.value)
+            if default is not None:
+                return default
         for node in (call.func, *(argument.value for argument in call.args)):
             found = self.find(last_name(node) or "", owner.file) if isinstance(node, cst.Name | cst.Attribute) else None
             if found is not None:
@@ -135,6 +147,42 @@ class ClassIndex:
                 return self.find(last_name(found.value.func) or "", maker.file)
         return None
 
+    def _default_class(self, owner: FoundClass, parameter: str) -> FoundClass | None:
+        """Return the class that is the default of a parameter of `__init__`."""
+        for param in self._find_in(owner, "__init__", cst.Param, m.Param(name=m.Name(parameter), default=m.Name())):
+            return self.find(last_name(param.default) or "", owner.file) if param.default is not None else None
+        return None
+
+    def _class_attribute(self, lineage: list[FoundClass], name: str) -> FoundClass | None:
+        """Return the class that an attribute of a class body names (`body_cls = Model`)."""
+        target = m.AssignTarget(target=m.Name(name))
+        for owner in lineage:
+            source = self.source(owner.file)
+            for unit in source.outline.units:
+                if unit.classes != (owner.name,) or unit.name is not None or name not in source.text_of(unit):
+                    continue
+                for assign in find(source.fragment(unit).module, cst.Assign, m.Assign(targets=[target])):
+                    return self._named(owner.file, assign.value)
+        return None
+
+    def _named(self, path: PurePosixPath, node: cst.BaseExpression) -> FoundClass | None:
+        """Return the class that an expression of a file names: `Model`, or `module.Model` of models/."""
+        name = last_name(node) or ""
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+            module = MODELS_ROOT / f"{node.value.value}.py"
+            return self.classes_of(module).get(name) if module in self.tree.files else None
+        return self._imported(path, name)
+
+    def _imported(self, path: PurePosixPath, name: str) -> FoundClass | None:
+        """Return the class of that name, or of the name that an import of the file gives it."""
+        source = self.source(path)
+        alias = m.ImportAlias(asname=m.AsName(name=m.Name(name)))
+        for unit in source.outline.units:
+            if unit.name is None and not unit.classes and name in source.text_of(unit):
+                for found in find(source.fragment(unit).module, cst.ImportAlias, alias):
+                    return self._search(last_name(found.name) or "", leaving=path)
+        return self.find(name, path)
+
     def _calls_super(self, owner: FoundClass) -> bool:
         call = m.Call(func=m.Attribute(value=m.Call(func=m.Name("super")), attr=m.Name("__init__")))
         return any(True for _ in self._find_in(owner, "__init__", cst.Call, call))
@@ -149,8 +197,10 @@ class ClassIndex:
 
     def entry_classes(self, path: PurePosixPath) -> list[FoundClass]:
         """Return the classes that a model file offers to the registry as `EntryClass`."""
-        source = self.source(path)
         classes = self.classes_of(path)
+        if not classes:
+            return []
+        source = self.source(path)
         entries: list[FoundClass] = []
         for unit in source.outline.units:
             if unit.name is None and not unit.classes and source.code_at(unit.first_line).startswith("EntryClass"):

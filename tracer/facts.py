@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from auxtap.tracer.evidence import evidence_of
-from auxtap.tracer.report import Evidence, Fact, FileTrace, Flow, LayerRule
+from auxtap.tracer.report import Evidence, Fact, FileTrace, Flow, LayerRule, OffsetRule
+
+_HANDED = ("collector_hand_in", "boundary_hand_in")
+_CAPTURES = ("append", "append_in_place", *_HANDED)
 
 
 def find_facts(
@@ -22,21 +25,39 @@ def find_facts(
 def _capture_points(traces: Iterable[FileTrace]) -> Iterable[Fact]:
     for trace in traces:
         for site in trace.capture_sites:
-            if site.role == "append":
+            if site.role in _CAPTURES:
                 note = f": {site.note}" if site.note else ""
-                yield Fact("captured", f"{site.scope} captures {site.value}{note}", (evidence_of(trace, site),))
+                how = f"captures {site.value}" if site.role not in _HANDED else f"hands {site.value} to {site.to}"
+                yield Fact("captured", f"{site.scope} {how}{note}", (evidence_of(trace, site),))
 
 
 def _setter_rules(layer_rules: Iterable[LayerRule]) -> Iterable[Fact]:
     for rule in layer_rules:
-        if rule.offset is None:
-            given = "takes no ids that this tracer understands"
-        elif rule.offset == 0:
-            given = "takes capture indices as they are"
-        else:
-            given = f"takes draft-config ids and adds {rule.offset}: id i means the input of block i + {rule.offset}"
-        default = "" if rule.default is None else f"; without ids it captures {rule.default}, as capture indices"
-        yield Fact("layers", f"{rule.scope} {given}{default}", rule.evidence)
+        parts = [_offset_words(item) for item in rule.offsets] or ["takes no ids that this tracer understands"]
+        text = f"{rule.scope} {'; '.join(parts)}"
+        if rule.side is not None and rule.shift is not None:
+            text += f"; an entry j of the list is capture index {_sum('j', rule.shift)}"
+        if rule.default is not None:
+            text += f"; without ids the list is {rule.default}"
+        if rule.reaches_end:
+            text += "; the state after the last block can be chosen"
+        yield Fact("layers", text, rule.evidence)
+
+
+def _offset_words(rule: OffsetRule) -> str:
+    if rule.offset is None:
+        words = "does with the ids what this tracer does not understand"
+    elif rule.offset == 0:
+        words = "takes the ids as they are"
+    else:
+        words = f"adds {rule.offset} to each id"
+    if rule.condition is None:
+        return words
+    return f"{words} {rule.condition}" if rule.condition == "otherwise" else f"{words} if {rule.condition}"
+
+
+def _sum(name: str, number: int) -> str:
+    return name if number == 0 else f"{name} {'+' if number > 0 else '-'} {abs(number)}"
 
 
 def _stage_drops(traces: Iterable[FileTrace]) -> Iterable[Fact]:

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from auxtap.tracer.classes import ClassIndex, FoundClass, Member
+from auxtap.tracer.flow_steps import CAPTURES, find_steps
 from auxtap.tracer.names import Kind, kind_of
-from auxtap.tracer.report import FileTrace, Flow, FlowLink
+from auxtap.tracer.report import CaptureSite, FileTrace, Flow, FlowLink
 
 _MAX_DEPTH = 4
+_SWITCHES = ("flag_set", "layers_set", "setter_call")
+_CHOICES = frozenset({"layers_set", "setter_call", "layer_mark", "setter_read"})
 
 
 class FlowFinder:
@@ -18,20 +21,40 @@ class FlowFinder:
         self._trace = trace
 
     def find_flow(self, found: FoundClass) -> Flow | None:
-        """Return the chain from `found` to a backbone that collects states; None when there is none."""
+        """Return the chain from `found` to a backbone that collects states.
+
+        None when there is none, unless the class has a switch all the same: then the chain is broken there.
+        """
         members = self._way_to_backbone(found, 0)
+        entry = FlowLink(found.name, found.file, found.outline.line, "entry class")
         if members is None:
-            return None
-        links = [FlowLink(found.name, found.file, found.outline.line, "entry class"), *self._inherited(found)]
+            if not any(site.role in _SWITCHES for site in self._own_sites(found)):
+                return None
+            reason = f"{found.name} has a switch, and no class that can be followed from it collects states"
+            return Flow(found.name, (entry,), self._setter_owner(found), (reason,))
+        links = [entry, *self._inherited(found)]
         for member in members:
             how = f"self.{member.attribute} of {member.owner.name}"
             links.append(FlowLink(member.found.name, member.found.file, member.found.outline.line, how))
             links.extend(self._inherited(member.found))
-        return Flow(found.name, tuple(links), self._setter_owner(found), self._breaks(found, members))
+        backbone = members[-1].found if members else found
+        points = self._points(backbone)
+        shifts = {site.shift for site in points if site.shift is not None}
+        sides = {site.side for site in points if site.shift is not None}
+        return Flow(
+            model=found.name,
+            links=tuple(links),
+            setter=self._setter_owner(found),
+            breaks=self._breaks(found, members),
+            steps=find_steps(self._index, links, self._trace),
+            side=sides.pop() if len(sides) == 1 else None,
+            shift=shifts.pop() if len(shifts) == 1 else None,
+            reaches_end=any(site.role in CAPTURES and _is_behind_loop(site) for site in self._sites(backbone)),
+        )
 
     def _inherited(self, found: FoundClass) -> list[FlowLink]:
         bases = self._index.lineage(found)[1:]
-        used = [base for base in bases if self._has_sites(base)]
+        used = [base for base in bases if self._own_sites(base)]
         return [FlowLink(base.name, base.file, base.outline.line, "inherited from") for base in used]
 
     def _way_to_backbone(self, found: FoundClass, depth: int) -> list[Member] | None:
@@ -45,21 +68,18 @@ class FlowFinder:
                 return [member, *way]
         return None
 
-    def _roles(self, found: FoundClass) -> set[str]:
-        roles: set[str] = set()
-        for item in self._index.lineage(found):
-            roles |= self._own_roles(item)
-        return roles
+    def _sites(self, found: FoundClass) -> list[CaptureSite]:
+        return [site for item in self._index.lineage(found) for site in self._own_sites(item)]
 
-    def _own_roles(self, found: FoundClass) -> set[str]:
+    def _own_sites(self, found: FoundClass) -> list[CaptureSite]:
         sites = self._trace(found.file).capture_sites
-        return {site.role for site in sites if site.scope.split(".")[0] == found.name}
+        return [site for site in sites if site.scope.split(".")[0] == found.name]
 
-    def _has_sites(self, found: FoundClass) -> bool:
-        return bool(self._own_roles(found))
+    def _points(self, backbone: FoundClass) -> list[CaptureSite]:
+        return [site for site in self._sites(backbone) if site.role in CAPTURES]
 
     def _collects(self, found: FoundClass) -> bool:
-        return "accumulator_init" in self._roles(found)
+        return any(site.role == "accumulator_init" for site in self._sites(found))
 
     def _setter_owner(self, found: FoundClass) -> str | None:
         for item in self._index.lineage(found):
@@ -71,13 +91,20 @@ class FlowFinder:
     def _breaks(self, found: FoundClass, members: list[Member]) -> tuple[str, ...]:
         breaks: list[str] = []
         backbone = members[-1].found if members else found
-        if self._setter_owner(found) is None:
+        setter = self._setter_owner(found)
+        if setter is None:
             inner = next((item.found for item in members if self._setter_owner(item.found) is not None), None)
             reason = f"{found.name} has no setter"
             if inner is not None:
                 reason += f", although {inner.name} inside it has one: nothing can switch capture on"
             breaks.append(reason)
-        backbone_roles = self._roles(backbone)
-        if not {"append", "collector_hand_in"} & backbone_roles:
+        elif not _CHOICES & {site.role for site in self._sites(found) if site.scope == setter}:
+            breaks.append(f"{setter} chooses no layers")
+        if not any(site.role in CAPTURES for site in self._sites(backbone)):
             breaks.append(f"{backbone.name} makes a list of states and never fills it")
         return tuple(breaks)
+
+
+def _is_behind_loop(site: CaptureSite) -> bool:
+    """Tell whether a capture of the forward stands outside the loop over blocks."""
+    return site.side is None and site.scope.endswith(".forward") and "pp_proxy" not in (site.value or "")

@@ -168,7 +168,7 @@ def _block_note(site: Site, value: cst.BaseExpression | None) -> str | None:
     point = find_point(site)
     if point is None:
         return None
-    if value is None:
+    if value is None or point.handed:
         return f"{point.side} of block {point.index}, taken inside it; not a final-layer state"
     normed = any("norm" in (last_name(call) or "") for call in find(value, cst.Call))
     norm = ", before its norm" if point.side == "input" and not normed else ""

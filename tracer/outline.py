@@ -10,6 +10,9 @@ from pathlib import PurePosixPath
 
 from auxtap.core.errors import SourceError
 
+# The largest file of SGLang has half a MiB; parsing what is far larger takes gigabytes.
+MAX_SOURCE_BYTES = 4 << 20
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -48,8 +51,10 @@ def decode_source(path: PurePosixPath, data: bytes) -> str:
     """Decode by byte-order mark or coding line, with `\\n` as the only line end.
 
     Raises:
-        SourceError: the bytes do not fit their declared encoding.
+        SourceError: the bytes do not fit their declared encoding, or are more than any source file has.
     """
+    if len(data) > MAX_SOURCE_BYTES:
+        raise SourceError(f"{path} has {len(data) >> 20} MiB", hint="is it a Python source file?")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)

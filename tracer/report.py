@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 UNKNOWN = "unknown"
+# Raised when a key changes its meaning or goes; new keys do not raise it. See docs/trace-schema.md.
+SCHEMA = 1
 
 JsonValue = str | int | bool | None
 JsonEntry = dict[str, JsonValue]
@@ -155,11 +157,26 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class OffsetRule:
+    """What a setter adds to each given id, and under which condition (None: always)."""
+
+    offset: int | None
+    condition: str | None = None
+
+    def to_json(self) -> JsonEntry:
+        """Return it as data."""
+        return {"offset": self.offset, "condition": self.condition}
+
+
+@dataclass(frozen=True)
 class LayerRule:
     """How one setter turns what it is given into capture indices.
 
-    `offset` is added to each given id; `default` is the source of the list used without ids, `resolved` that list
-    as capture indices for a known number of blocks.
+    `offsets` says what is added to each given id, by condition; `offset` is that number when it is the same always.
+    `default` is the source of the list used without ids. An entry of the list plus `shift` is a capture index:
+    `side` says whether the model takes the input or the output of the block of that number. `resolved` is the
+    default list as capture indices for a known number of blocks, `draft_ids` what a draft model's configuration
+    gives for the same; `reaches_end` that the state after the last block can be chosen too.
     """
 
     scope: str
@@ -167,16 +184,47 @@ class LayerRule:
     default: str | None
     resolved: tuple[int, ...] | None
     evidence: tuple[Evidence, ...]
+    offsets: tuple[OffsetRule, ...] = ()
+    side: str | None = None
+    shift: int | None = None
+    reaches_end: bool = False
+    draft_ids: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return it as data."""
         return {
             "scope": self.scope,
             "offset": self.offset,
+            "offsets": [item.to_json() for item in self.offsets],
             "default": self.default,
+            "side": self.side,
+            "shift": self.shift,
+            "reaches_end": self.reaches_end,
             "resolved": None if self.resolved is None else list(self.resolved),
+            "conventions": self.conventions(),
             "evidence": [item.to_json() for item in self.evidence],
         }
+
+    def conventions(self) -> list[dict[str, object]]:
+        """Return the default layers in all conventions."""
+        drafts = self.draft_ids or (None,) * len(self.resolved or ())
+        return [
+            {"capture_index": index, "draft_config_id": given, "transformers": f"hidden_states[{index}]"}
+            for index, given in zip(self.resolved or (), drafts, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class FlowStep:
+    """One step of a state's way: what happens there, and the line."""
+
+    kind: str
+    text: str
+    evidence: Evidence
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as data."""
+        return {"kind": self.kind, "text": self.text, "evidence": self.evidence.to_json()}
 
 
 @dataclass(frozen=True)
@@ -239,12 +287,20 @@ class FlowLink:
 
 @dataclass(frozen=True)
 class Flow:
-    """The chain from one model class to its backbone; `breaks` says where capture cannot get through."""
+    """The chain from one model class to its backbone and from there to the logits processor.
+
+    `steps` follow a state; `breaks` says where it cannot get through. `side` and `shift` are those of `LayerRule`,
+    `reaches_end` says that the state after the last block can be captured too.
+    """
 
     model: str
     links: tuple[FlowLink, ...]
     setter: str | None
     breaks: tuple[str, ...] = ()
+    steps: tuple[FlowStep, ...] = ()
+    side: str | None = None
+    shift: int | None = None
+    reaches_end: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return it as data."""
@@ -252,8 +308,24 @@ class Flow:
             "model": self.model,
             "links": [link.to_json() for link in self.links],
             "setter": self.setter,
+            "steps": [step.to_json() for step in self.steps],
+            "side": self.side,
+            "shift": self.shift,
+            "reaches_end": self.reaches_end,
             "breaks": list(self.breaks),
         }
+
+
+@dataclass(frozen=True)
+class SkippedFile:
+    """A file that could not be read or parsed, and why."""
+
+    file: PurePosixPath
+    reason: str
+
+    def to_json(self) -> JsonEntry:
+        """Return it as data."""
+        return {"file": str(self.file), "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -269,6 +341,8 @@ class TraceReport:
     facts: tuple[Fact, ...] = ()
     hazards: tuple[Hazard, ...] = ()
     num_layers: int | None = None
+    delivery: tuple[FlowStep, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
 
     @property
     def n_unknown(self) -> int:
@@ -279,7 +353,7 @@ class TraceReport:
         """Return the whole report as data; each entry of `files` has the form of the golden files."""
         code = {str(trace.file): trace.code_by_line() for trace in self.files}
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "release": self.release,
             "origin": self.origin,
             "commit": self.commit,
@@ -291,6 +365,8 @@ class TraceReport:
             "flows": [flow.to_json() for flow in self.flows],
             "layer_rules": [rule.to_json() for rule in self.layer_rules],
             "facts": [fact.to_json() for fact in self.facts],
+            "delivery": [step.to_json() for step in self.delivery],
             "hazards": [hazard.to_json() for hazard in self.hazards],
+            "skipped": [item.to_json() for item in self.skipped],
             "code": code,
         }

@@ -12,8 +12,17 @@ DEFAULT_MODELS = ("deepseek", "kimi_k25")
 # The family that a person means by the name; its first generation has a file of that name and no capture.
 _ALIASES = {"deepseek": "deepseek_v2", "kimi": "kimi_k25"}
 _CONSUMERS = (SRT_ROOT / "layers/logits_processor.py",)
-_SELECTORS = (SRT_ROOT / "model_executor/model_runner.py", SRT_ROOT / "model_executor/cuda_graph_runner.py")
-_COLLECTORS = (SRT_ROOT / "layers/communicator.py",)
+_SELECTORS = (
+    SRT_ROOT / "model_executor/model_runner.py",
+    SRT_ROOT / "model_executor/model_runner_components/attention_backend_setup.py",
+    SRT_ROOT / "model_executor/model_runner_components/spec_aux_hidden_state.py",
+    SRT_ROOT / "model_executor/cuda_graph_runner.py",
+)
+_COLLECTORS = (
+    SRT_ROOT / "layers/communicator.py",
+    SRT_ROOT / "layers/layer_boundary/stage.py",
+    SRT_ROOT / "layers/aux_hidden_states.py",
+)
 
 
 def model_files(index: ClassIndex, names: Sequence[str]) -> tuple[PurePosixPath, ...]:

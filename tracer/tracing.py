@@ -5,18 +5,21 @@ import gc
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
+from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tracer.branches import classify_branches
+from auxtap.tracer.cache import NO_CACHE, TraceCache
 from auxtap.tracer.classes import ClassIndex
 from auxtap.tracer.facts import find_facts
 from auxtap.tracer.flow import FlowFinder
+from auxtap.tracer.flow_steps import find_delivery
 from auxtap.tracer.fragments import SourceFile
 from auxtap.tracer.hazards import find_hazards
 from auxtap.tracer.layers import find_layer_rules
 from auxtap.tracer.names import may_hold_names
 from auxtap.tracer.notes import annotate_branches, annotate_sites
 from auxtap.tracer.occurrences import gather_occurrences
-from auxtap.tracer.report import FileTrace, Flow, Mentions, TraceReport
+from auxtap.tracer.report import FileTrace, Flow, Mentions, SkippedFile, TraceReport
 from auxtap.tracer.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
 from auxtap.tracer.sites import classify_sites
 
@@ -33,7 +36,18 @@ def trace_file(path: PurePosixPath, data: bytes) -> FileTrace:
 
 
 def trace_source(source: SourceFile) -> FileTrace:
-    """Return every capture site and stage branch of a file that was read already."""
+    """Return every capture site and stage branch of a file that was read already.
+
+    Raises:
+        SourceError: it is nested too deeply.
+    """
+    try:
+        return _trace_source(source)
+    except RecursionError:
+        raise SourceError(f"{source.path} is nested too deeply", hint="look at it yourself") from None
+
+
+def _trace_source(source: SourceFile) -> FileTrace:
     gathered = gather_occurrences(source)
     sites = classify_sites(item for item in gathered.occurrences if item.kind is not None)
     branches = classify_branches(item for item in gathered.occurrences if item.kind is None)
@@ -52,15 +66,18 @@ def trace_tree(
     everything: bool = False,
     only: PurePosixPath | None = None,
     num_layers: int | None = None,
+    cache: TraceCache = NO_CACHE,
 ) -> TraceReport:
     """Trace the files between the capture and the consumer for `models`, or one file, or every file below srt.
 
+    A file that cannot be parsed is passed over and named in the report.
+
     Raises:
         UsageError: a model name or the file is not known.
-        SourceError: a file is not Python, or the tree has no models.
+        SourceError: the one file that was asked for is not Python, or the tree has no models.
     """
     with _collector_paused():
-        return _trace_tree(tree, models, everything, only, num_layers)
+        return _trace_tree(_TreeTracer(tree, cache), models, everything, only, num_layers)
 
 
 @contextlib.contextmanager
@@ -76,9 +93,13 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _trace_tree(
-    tree: SourceTree, models: Sequence[str], everything: bool, only: PurePosixPath | None, num_layers: int | None
+    tracer: "_TreeTracer",
+    models: Sequence[str],
+    everything: bool,
+    only: PurePosixPath | None,
+    num_layers: int | None,
 ) -> TraceReport:
-    tracer = _TreeTracer(tree)
+    tree = tracer.index.tree
     if only is not None:
         shown, flows = tracer.one_file(find_file(tracer.index, only))
     elif everything:
@@ -86,7 +107,7 @@ def _trace_tree(
     else:
         shown, flows = tracer.files_of(models)
     traces = tuple(tracer.trace(path) for path in shown)
-    layer_rules = find_layer_rules(traces, num_layers)
+    layer_rules = find_layer_rules(traces, flows, num_layers)
     return TraceReport(
         release=tree.release,
         origin=tree.origin,
@@ -97,6 +118,8 @@ def _trace_tree(
         facts=find_facts(traces, flows, layer_rules),
         hazards=find_hazards(tracer.index, traces, everything=everything),
         num_layers=num_layers,
+        delivery=find_delivery(tracer.index) if flows else (),
+        skipped=tuple(SkippedFile(path, reason) for path, reason in sorted(tracer.index.skipped.items())),
     )
 
 
@@ -107,23 +130,42 @@ def _is_empty(trace: FileTrace) -> bool:
 class _TreeTracer:
     """Traces each file of one tree at most once."""
 
-    def __init__(self, tree: SourceTree) -> None:
+    def __init__(self, tree: SourceTree, cache: TraceCache) -> None:
         self.index = ClassIndex(tree)
         self.traces: dict[PurePosixPath, FileTrace] = {}
+        self._cache = cache
 
     def trace(self, path: PurePosixPath) -> FileTrace:
         if path not in self.traces:
-            holds = may_hold_names(self.index.tree.files[path])
-            self.traces[path] = trace_source(self.index.source(path)) if holds else FileTrace(path, (), ())
+            self.traces[path] = self._trace(path)
         return self.traces[path]
+
+    def _trace(self, path: PurePosixPath) -> FileTrace:
+        data = self.index.tree.files[path]
+        if not may_hold_names(data):
+            return FileTrace(path, (), ())
+        found = self._cache.find_trace(path, data)
+        if found is None:
+            try:
+                found = trace_source(self.index.source(path))
+            except SourceError as error:
+                self.index.skipped[path] = error.message
+                return FileTrace(path, (), ())
+            self._cache.keep_trace(found, data)
+        return found
 
     def one_file(self, path: PurePosixPath) -> tuple[list[PurePosixPath], list[Flow]]:
         """Return that file, and the flows that begin in it."""
-        return [path], self._flows_of([path] if path in self.index.model_files else [])
+        flows = self._flows_of([path] if path in self.index.model_files else [])
+        self.trace(path)
+        if path in self.index.skipped:
+            raise SourceError(self.index.skipped[path], hint="is it a Python source file?")
+        return [path], flows
 
     def every_file(self) -> tuple[list[PurePosixPath], list[Flow]]:
-        """Return every file below srt that holds a name, and the flows of every model."""
-        asked = sorted(path for path in self.index.tree.files if path.is_relative_to(SRT_ROOT))
+        """Return every file below srt (of a tree without one: every file) that holds a name, and all flows."""
+        files = self.index.tree.files
+        asked = sorted(path for path in files if path.is_relative_to(SRT_ROOT)) or sorted(files)
         shown = [path for path in asked if not _is_empty(self.trace(path))]
         return shown, self._flows_of(self._files_that_may_capture())
 

@@ -1,6 +1,8 @@
 """Show a trace: a tree along the flow, then the facts and hazards."""
 
+import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from rich.console import Group, RenderableType
@@ -10,7 +12,16 @@ from rich.text import Text
 from rich.tree import Tree
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, Flow, LayerRule, StageBranch, TraceReport
+from auxtap.tracer.report import (
+    CaptureSite,
+    Evidence,
+    FileTrace,
+    Flow,
+    Hazard,
+    LayerRule,
+    StageBranch,
+    TraceReport,
+)
 from auxtap.tracer.roles import Role, Step
 from auxtap.tracer.steps import step_of
 from auxtap.ui.console import out
@@ -26,11 +37,26 @@ _FACT_TITLES = {
 
 def show_report(report: TraceReport) -> None:
     """Print the whole report to stdout."""
+    print_parts([title_of(report), *_spaced(_parts(report))])
+
+
+def print_parts(parts: Iterable[RenderableType]) -> None:
+    """Print parts to stdout; without a terminal the blanks that pad tables are left out."""
     console = out()
-    console.print(_title(report), soft_wrap=True)
-    for part in _parts(report):
-        console.print()
-        console.print(part)
+    if console.is_terminal:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, Text))
+        return
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, Text))
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().removesuffix("\n").split("\n")))
+
+
+def _spaced(parts: Iterable[RenderableType]) -> Iterator[RenderableType]:
+    for part in parts:
+        yield Text("")
+        yield part
 
 
 def show_role(role: Role) -> None:
@@ -39,7 +65,8 @@ def show_role(role: Role) -> None:
     out().print(Text(f"{role.name} ({what}, {role.step.value}): {role.explanation}"), soft_wrap=True)
 
 
-def _title(report: TraceReport) -> Text:
+def title_of(report: TraceReport) -> Text:
+    """Return the line that heads a report."""
     n_sites = sum(len(trace.capture_sites) for trace in report.files)
     n_branches = sum(len(trace.stage_branches) for trace in report.files)
     title = Text()
@@ -65,7 +92,9 @@ def _parts(report: TraceReport) -> Iterator[RenderableType]:
     if report.layer_rules:
         yield Group(Text("Layers, in every convention", style="bold"), *_layer_tables(report))
     yield from _fact_lists(report)
+    yield from _delivery_lists(report)
     yield from _hazard_lists(report)
+    yield from _skipped_lists(report)
 
 
 def _short(path: PurePosixPath) -> str:
@@ -126,32 +155,32 @@ def _detail(entry: CaptureSite | StageBranch) -> str | None:
 
 
 def _layer_tables(report: TraceReport) -> Iterator[RenderableType]:
-    groups: dict[tuple[int | None, str | None, tuple[int, ...] | None], list[LayerRule]] = {}
+    groups: dict[LayerRule, list[str]] = {}
     for rule in report.layer_rules:
-        groups.setdefault((rule.offset, rule.default, rule.resolved), []).append(rule)
-    for (offset, default, resolved), rules in groups.items():
-        text = Text(", ".join(rule.scope for rule in rules), style="cyan")
-        yield Padding(text, (0, 0, 0, 2))
-        yield Padding(_layer_table(offset, default, resolved, report.num_layers), (0, 0, 0, 4))
+        groups.setdefault(replace(rule, scope="", evidence=()), []).append(rule.scope)
+    for rule, scopes in groups.items():
+        yield Padding(Text(", ".join(scopes), style="cyan"), (0, 0, 0, 2))
+        yield Padding(_layer_table(rule, report.num_layers), (0, 0, 0, 4))
 
 
-def _layer_table(
-    offset: int | None, default: str | None, resolved: tuple[int, ...] | None, num_layers: int | None
-) -> RenderableType:
+def _layer_table(rule: LayerRule, num_layers: int | None) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    for title in ("capture index", "is the input of", "draft-config id", "transformers"):
-        table.add_column(title, justify="right" if title == "capture index" else "left")
-    for index in resolved or ():
-        given = "not known" if offset is None else str(index - offset)
-        table.add_row(str(index), f"block {index}", given, Text(f"hidden_states[{index}]"))
-    if resolved is None:
-        given = "not known" if offset is None else f"i - {offset}" if offset else "i"
-        table.add_row("i", "block i", given, Text("hidden_states[i]"))
-    if default is None:
+    for heading in ("capture index", "is the input of", "draft-config id", "transformers"):
+        table.add_column(heading, justify="right" if heading == "capture index" else "left")
+    drafts = rule.draft_ids or (None,) * len(rule.resolved or ())
+    for index, given in zip(rule.resolved or (), drafts, strict=True):
+        words = "depends on the list" if given is None else str(given)
+        table.add_row(str(index), f"block {index}", words, Text(f"hidden_states[{index}]"))
+    if rule.resolved is None:
+        known = rule.offset is not None and rule.shift is not None
+        difference = (rule.offset or 0) + (rule.shift or 0)
+        given_words = "depends on the list" if not known else f"i - {difference}" if difference else "i"
+        table.add_row("i", "block i", given_words, Text("hidden_states[i]"))
+    if rule.default is None:
         return table
-    known = f" for {num_layers} blocks" if resolved is not None and num_layers is not None else ""
-    hint = "" if resolved is not None else " (--num-layers N works them out)"
-    return Group(Text(f"default{known}: {default}{hint}"), table)
+    known_words = f" for {num_layers} blocks" if rule.resolved is not None and num_layers is not None else ""
+    hint = "" if rule.resolved is not None else " (--num-layers N works them out)"
+    return Group(Text(f"default{known_words}: {rule.default}{hint}"), table)
 
 
 def _fact_lists(report: TraceReport) -> Iterator[RenderableType]:
@@ -162,21 +191,46 @@ def _fact_lists(report: TraceReport) -> Iterator[RenderableType]:
             yield Group(Text(title, style="bold"), *items)
 
 
+def _delivery_lists(report: TraceReport) -> Iterator[RenderableType]:
+    if report.delivery:
+        texts: dict[str, list[Evidence]] = {}
+        for step in report.delivery:
+            texts.setdefault(step.text, []).append(step.evidence)
+        title = Text("Delivery: what the server does with the states", style="bold")
+        yield Group(title, *(_item(text, evidence) for text, evidence in texts.items()))
+
+
 def _hazard_lists(report: TraceReport) -> Iterator[RenderableType]:
-    if not report.hazards:
-        return
-    title = Text("Hazards: settings under which states are wrong or missing", style="bold")
-    items = (
-        _item(f"{hazard.name}: {hazard.text}\nwhen: {hazard.trigger}\navoid: {hazard.avoid}", hazard.evidence)
-        for hazard in report.hazards
-    )
-    yield Group(title, *items)
+    if report.hazards:
+        title = Text("Hazards: settings under which states are wrong or missing", style="bold")
+        yield Group(title, *(_item(hazard_words(hazard), hazard.evidence) for hazard in report.hazards))
+
+
+def hazard_words(hazard: Hazard) -> str:
+    """Return a hazard in lines."""
+    state = "on by default" if hazard.default_on else "off by default"
+    where = "" if hazard.hardware is None else f" on {hazard.hardware}"
+    return f"{hazard.name}: {hazard.text}\nwhen: {hazard.trigger} ({state}{where})\navoid: {hazard.avoid}"
+
+
+def _skipped_lists(report: TraceReport) -> Iterator[RenderableType]:
+    if report.skipped:
+        title = Text("Passed over: files that could not be read", style="bold red")
+        yield Group(title, *(_item(f"{_short(item.file)}: {item.reason}", ()) for item in report.skipped))
 
 
 def _item(text: str, evidence: Iterable[Evidence]) -> RenderableType:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    places = ", ".join(f"{_short(item.file)}:{item.line}" for item in evidence)
+    places = ", ".join(_places_by_file(evidence))
     table.add_row("  -", Text.assemble(text, "\n" if places else "", (places, "dim")))
     return table
+
+
+def _places_by_file(evidence: Iterable[Evidence]) -> list[str]:
+    """Return `file:1, 2` for each file, lines in the given order."""
+    lines: dict[PurePosixPath, list[str]] = {}
+    for item in evidence:
+        lines.setdefault(item.file, []).append(str(item.line))
+    return [f"{_short(file)}:{','.join(numbers)}" for file, numbers in lines.items()]

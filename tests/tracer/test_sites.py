@@ -24,7 +24,8 @@ def shape(trace: FileTrace) -> list[tuple[str, str, str]]:
 
 
 def test_every_rule_has_a_sentence_and_every_sentence_a_rule() -> None:
-    assert sites.RULE_MODULES and branches.RULE_MODULES
+    assert len(sites.RULE_MODULES) == 4
+    assert len(branches.RULE_MODULES) == 1
     ruled = {rule.role for rule in site_registry.RULES} | {rule.role for rule in stage_uses.RULES}
     assert ruled == set(ROLES)
     site_roles = {rule.role for rule in site_registry.RULES}
