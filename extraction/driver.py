@@ -20,6 +20,9 @@ from auxtap.extraction.spool import SpoolDirectory
 from auxtap.extraction.store import open_store
 from auxtap.extraction.tally import Tally
 
+# The answer is thrown away; more than one token is for proving that decoding leaves the rows alone.
+MAX_NEW_TOKENS = 1024
+
 __all__ = [
     "ExtractionJob",
     "ExtractionProgress",
@@ -75,8 +78,8 @@ def check_job(job: ExtractionJob) -> None:
         UsageError: says what is out of range, or which package is missing.
     """
     part_format(job.part_format)
-    if job.max_new_tokens not in (0, 1):
-        raise UsageError(f"max new tokens is {job.max_new_tokens}; a prompt needs 0 or 1")
+    if not 0 <= job.max_new_tokens <= MAX_NEW_TOKENS:
+        raise UsageError(f"max new tokens is {job.max_new_tokens}; a prompt needs 0 or 1, at most {MAX_NEW_TOKENS}")
     if not 1 <= job.concurrency <= 1024:
         raise UsageError(f"concurrency is {job.concurrency}; it goes from 1 to 1024")
     if not 1 <= job.max_tries < ATTEMPTS_A_SESSION:

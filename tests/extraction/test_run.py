@@ -177,7 +177,7 @@ def test_a_server_that_is_not_there(make_job: Maker, tmp_path: Path) -> None:
     [
         {"server_url": "ftp://x"},
         {"server_url": "nonsense"},
-        {"max_new_tokens": 2},
+        {"max_new_tokens": 1025},
         {"concurrency": 0},
         {"max_tries": 0},
         {"part_format": "npz"},
