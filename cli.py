@@ -68,6 +68,7 @@ def run(arguments: list[str] | None = None) -> int:
             UsageError(error.format_message(), hint=f"run {context.command_path} --help" if context else None)
         )
     except (KeyboardInterrupt, typer.Abort):
+        typer.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe has gone (`| head`); python would complain once more when it flushes.

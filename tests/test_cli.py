@@ -91,12 +91,13 @@ def test_each_error_has_its_exit_code(error, code, monkeypatch, capsys):
     assert capsys.readouterr().err == "error: what failed [bold]at x.py:3[/]\nhint: do that\n"
 
 
-def test_an_interrupt_is_130(monkeypatch):
+def test_an_interrupt_is_130(monkeypatch, capsys):
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", interrupted)
     assert cli.run([]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_bug_leaves_its_traceback_in_a_log(monkeypatch, capsys, tmp_path):
