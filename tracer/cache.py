@@ -10,7 +10,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ class TraceCache:
     @cached_property
     def _code(self) -> bytes:
         """A digest of the code that makes traces: this package, libcst and the interpreter."""
-        digest = hashlib.sha256(f"libcst {version('libcst')} python {platform.python_version()}\n".encode())
+        digest = hashlib.sha256(f"python {platform.python_version()}\n".encode() + _parser_version())
         for path in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.digest()
@@ -86,6 +86,18 @@ class TraceCache:
         except OSError:
             # A full or read-only cache makes the next run slow, not this one wrong.
             return
+
+
+def _parser_version() -> bytes:
+    """Return what tells one libcst from another, without importing it or asking its metadata, which are slow."""
+    spec = find_spec("libcst")
+    origin = None if spec is None else spec.origin
+    if origin is None:
+        return b""
+    try:
+        return Path(origin).with_name("_version.py").read_bytes()
+    except OSError:
+        return origin.encode(errors="surrogateescape")
 
 
 NO_CACHE = TraceCache(None)

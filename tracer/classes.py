@@ -15,6 +15,7 @@ from auxtap.tracer.outline import ClassOutline
 from auxtap.tracer.walk import NodeT, find
 
 MODELS_ROOT = SRT_ROOT / "models"
+_WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,20 @@ class ClassIndex:
         return self._found[name]
 
     def _search(self, name: str, leaving: PurePosixPath | None = None) -> FoundClass | None:
-        needle = f"class {name}".encode()
-        for path in self.model_files:
-            if path != leaving and needle in self.tree.files[path] and name in (classes := self.classes_of(path)):
+        for path in self._files_with_class.get(name, ()):
+            if path != leaving and name in (classes := self.classes_of(path)):
                 return classes[name]
         return None
+
+    @cached_property
+    def _files_with_class(self) -> dict[str, list[PurePosixPath]]:
+        """The model files with a line that looks like the head of a class; parsing tells whether it is one."""
+        found: dict[str, list[PurePosixPath]] = {}
+        for path in self.model_files:
+            for line in (b"\n" + self.tree.files[path]).split(b"\nclass ")[1:]:
+                name = line[: len(line) - len(line.lstrip(_WORD_BYTES))].decode(errors="replace")
+                found.setdefault(name, []).append(path)
+        return found
 
     @cached_property
     def model_files(self) -> tuple[PurePosixPath, ...]:
@@ -193,7 +203,7 @@ class ClassIndex:
         source = self.source(owner.file)
         for unit in source.outline.units:
             if unit.classes == (owner.name,) and unit.name == method:
-                yield from find(source.fragment(unit).module, kind, pattern)
+                yield from source.fragment(unit).nodes_of(kind, pattern)
 
     def entry_classes(self, path: PurePosixPath) -> list[FoundClass]:
         """Return the classes that a model file offers to the registry as `EntryClass`."""

@@ -222,6 +222,8 @@ def _prune(occurrence: Occurrence) -> Finding | None:
     value = assigned_value(occurrence)
     if isinstance(value, cst.Subscript) and is_kind(value.value, Kind.STATES):
         return Finding(value, value=source_of(value))
+    if isinstance(value, cst.ListComp) and is_kind(value.for_in.iter, Kind.STATES):
+        return Finding(value, value=source_of(value))
     enumerated = occurrence.fragment.parent_of(parent)
     loop = occurrence.fragment.parent_of(enumerated)
     if isinstance(loop, cst.For) and loop.iter is enumerated and m.matches(enumerated, m.Call(args=[m.Arg()])):

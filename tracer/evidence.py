@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from auxtap.tracer.fragments import Fragment, SourceFile
 from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, StageBranch
-from auxtap.tracer.walk import NodeT, find
+from auxtap.tracer.walk import NodeT
 
 
 def evidence_of(trace: FileTrace, entry: CaptureSite | StageBranch) -> Evidence:
@@ -26,7 +26,7 @@ def find_in(
 ) -> Iterator[tuple[Fragment, NodeT]]:
     """Yield the nodes of one type that match, in the units whose lines hold `text`."""
     for fragment in source.fragments_with(text):
-        for node in find(fragment.module, kind, pattern):
+        for node in fragment.nodes_of(kind, pattern):
             yield fragment, node
 
 
@@ -36,6 +36,6 @@ def module_constant(source: SourceFile, name: str) -> tuple[Evidence, cst.BaseEx
     for unit in source.outline.units:
         if unit.name is None and not unit.classes and name in source.text_of(unit):
             fragment = source.fragment(unit)
-            for assign in find(fragment.module, cst.Assign, pattern):
+            for assign in fragment.nodes_of(cst.Assign, pattern):
                 return evidence_at(source, fragment, assign), assign.value
     return None

@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+import libcst.matchers as m
+from libcst.metadata import CodeRange, PositionProvider
 
 from auxtap.core.errors import SourceError
 from auxtap.tracer.outline import Outline, Unit, decode_source, outline_source
-from auxtap.tracer.walk import parents_of
+from auxtap.tracer.walk import NodeT, parents_of, walk
 
 MODULE_SCOPE = "<module>"
 _EMPTY_MODULE = cst.Module([])
@@ -37,6 +38,17 @@ def last_name(node: cst.CSTNode) -> str | None:
     return None
 
 
+class _Positions(PositionProvider):
+    """libcst's positions without its `MetadataWrapper`, which copies the tree, or visits all of it for nothing.
+
+    The parser makes every node afresh, so no node stands in two places and no copy is needed.
+    """
+
+    def of_module(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
+        self._gen_impl(module)
+        return {node: place for node, place in self._computed.items() if isinstance(place, CodeRange)}
+
+
 @dataclass(frozen=True, eq=False)
 class Fragment:
     """One parsed unit; its nodes know their lines in the file and their parents, once somebody asks."""
@@ -48,13 +60,25 @@ class Fragment:
     @cached_property
     def positions(self) -> Mapping[cst.CSTNode, CodeRange]:
         """The place of every node within the fragment."""
-        # The parser makes every node afresh, so no node stands in two places and no copy is needed.
-        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+        return _Positions().of_module(self.module)
 
     @cached_property
     def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
         """The parent of every node but the module."""
         return parents_of(self.module)
+
+    @cached_property
+    def _by_type(self) -> Mapping[type, list[cst.CSTNode]]:
+        nodes: dict[type, list[cst.CSTNode]] = {}
+        for node in walk(self.module):
+            nodes.setdefault(type(node), []).append(node)
+        return nodes
+
+    def nodes_of(self, kind: type[NodeT], pattern: m.BaseMatcherNode | None = None) -> Iterator[NodeT]:
+        """Yield all nodes of exactly this type that match, outer ones first; the fragment is walked once for all."""
+        for node in self._by_type.get(kind, ()):
+            if isinstance(node, kind) and (pattern is None or m.matches(node, pattern)):
+                yield node
 
     def line_of(self, node: cst.CSTNode) -> int:
         """Return the line of the file on which `node` begins."""

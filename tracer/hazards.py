@@ -11,6 +11,9 @@ from auxtap.tracer.settings import Settings
 _OfFile = Callable[[ClassIndex, Settings, FileTrace], Iterable[Hazard]]
 _OfTree = Callable[[ClassIndex, Settings], Iterable[Hazard]]
 
+# Hazards whose evidence is a call that runs layers past the capture.
+SKIPPING = ("two_batch_overlap", "skipped_layers")
+
 _FILE_DETECTORS: tuple[_OfFile, ...] = (
     fusion_hazard.fused_all_reduce,
     model_hazards.skipped_layers,

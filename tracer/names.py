@@ -62,9 +62,6 @@ _NEEDLES = (
     *sorted(STAGE_NAMES),
 )
 _BYTE_NEEDLES = tuple(needle.encode() for needle in _NEEDLES)
-_WORD = re.compile(
-    "|".join(rf"(?<!\w){name}(?!\w)" for name in (*map(re.escape, _KINDS), _SETTER.pattern, *sorted(STAGE_NAMES)))
-)
 
 
 def kind_of(name: str) -> Kind | None:
@@ -87,7 +84,24 @@ def may_hold_names(data: bytes) -> bool:
 
 def count_names(text: str) -> int:
     """Count the whole-word occurrences of capture and stage names in `text`."""
-    return len(_WORD.findall(text)) if any(needle in text for needle in _NEEDLES) else 0
+    starts: set[int] = set()
+    for needle in _NEEDLES:
+        place = text.find(needle)
+        while place >= 0:
+            start, end = place, place + len(needle)
+            while start > 0 and _is_word(text[start - 1]):
+                start -= 1
+            while end < len(text) and _is_word(text[end]):
+                end += 1
+            word = text[start:end]
+            if word in STAGE_NAMES or kind_of(word) is not None:
+                starts.add(start)
+            place = text.find(needle, end)
+    return len(starts)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 def holds_word(text: str, word: str) -> bool:

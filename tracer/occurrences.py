@@ -10,7 +10,6 @@ from auxtap.tracer.bodies import assign_targets
 from auxtap.tracer.fragments import Fragment, SourceFile
 from auxtap.tracer.names import STAGE_NAMES, Kind, count_names, holds_name, holds_word, kind_of
 from auxtap.tracer.report import Mentions
-from auxtap.tracer.walk import walk
 
 _ATTRIBUTE_ACCESS = m.Call(func=m.Name("getattr") | m.Name("setattr") | m.Name("hasattr"))
 
@@ -78,25 +77,23 @@ def gather_occurrences(source: SourceFile) -> Gathered:
         if not holds_name(text) and not any(holds_word(text, word) for word in settings):
             continue
         fragment = source.fragment(unit)
-        for node in walk(fragment.module):
-            if isinstance(node, cst.Name):
-                kind = kind_of(node.value)
-                if kind is None and node.value in settings and _is_attribute(fragment, node):
-                    kind = Kind.SETTING
-                if kind is None and node.value not in STAGE_NAMES:
-                    continue
-                if _is_in_import(fragment, node):
-                    imports += 1
-                else:
-                    occurrences.append(_occurrence(source, fragment, node, node.value, kind))
-            elif isinstance(node, cst.SimpleString):
-                value = node.raw_value
-                kind = kind_of(value) or (Kind.SETTING if value in settings else None)
-                if kind is not None and _is_attribute_name(fragment, node):
-                    occurrences.append(_occurrence(source, fragment, node, value, kind))
-                strings += count_names(node.value)
-            elif isinstance(node, cst.FormattedStringText):
-                strings += count_names(node.value)
+        for node in fragment.nodes_of(cst.Name):
+            kind = kind_of(node.value)
+            if kind is None and node.value in settings and _is_attribute(fragment, node):
+                kind = Kind.SETTING
+            if kind is None and node.value not in STAGE_NAMES:
+                continue
+            if _is_in_import(fragment, node):
+                imports += 1
+            else:
+                occurrences.append(_occurrence(source, fragment, node, node.value, kind))
+        for string in fragment.nodes_of(cst.SimpleString):
+            value = str(string.raw_value)
+            kind = kind_of(value) or (Kind.SETTING if value in settings else None)
+            if kind is not None and _is_attribute_name(fragment, string):
+                occurrences.append(_occurrence(source, fragment, string, value, kind))
+            strings += count_names(string.value)
+        strings += sum(count_names(text.value) for text in fragment.nodes_of(cst.FormattedStringText))
     occurrences.sort(key=lambda item: (item.line, item.fragment.order_of(item.node)))
     # What is no name and no string can only be a comment.
     n_names = sum(not item.is_string and item.kind is not Kind.SETTING for item in occurrences)

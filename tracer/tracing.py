@@ -3,6 +3,7 @@
 import contextlib
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from auxtap.core.errors import SourceError
@@ -14,12 +15,12 @@ from auxtap.tracer.facts import find_facts
 from auxtap.tracer.flow import FlowFinder
 from auxtap.tracer.flow_steps import find_delivery
 from auxtap.tracer.fragments import SourceFile
-from auxtap.tracer.hazards import find_hazards
+from auxtap.tracer.hazards import SKIPPING, find_hazards
 from auxtap.tracer.layers import find_layer_rules
 from auxtap.tracer.names import may_hold_names
 from auxtap.tracer.notes import annotate_branches, annotate_sites
 from auxtap.tracer.occurrences import gather_occurrences
-from auxtap.tracer.report import FileTrace, Flow, Mentions, SkippedFile, TraceReport
+from auxtap.tracer.report import FileTrace, Flow, FlowStep, Hazard, Mentions, SkippedFile, TraceReport
 from auxtap.tracer.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
 from auxtap.tracer.sites import classify_sites
 
@@ -108,19 +109,33 @@ def _trace_tree(
         shown, flows = tracer.files_of(models)
     traces = tuple(tracer.trace(path) for path in shown)
     layer_rules = find_layer_rules(traces, flows, num_layers)
+    hazards = find_hazards(tracer.index, traces, everything=everything)
     return TraceReport(
         release=tree.release,
         origin=tree.origin,
         commit=tree.commit,
         files=traces,
-        flows=tuple(flows),
+        flows=tuple(_with_skips(flow, hazards) for flow in flows),
         layer_rules=layer_rules,
         facts=find_facts(traces, flows, layer_rules),
-        hazards=find_hazards(tracer.index, traces, everything=everything),
+        hazards=hazards,
         num_layers=num_layers,
         delivery=find_delivery(tracer.index) if flows else (),
         skipped=tuple(SkippedFile(path, reason) for path, reason in sorted(tracer.index.skipped.items())),
     )
+
+
+def _with_skips(flow: Flow, hazards: Sequence[Hazard]) -> Flow:
+    """Return the flow with the paths on which its layers run and nothing is captured."""
+    owners = {(link.file, link.name) for link in flow.links}
+    skips = [
+        FlowStep("skip", hazard.text, item)
+        for hazard in hazards
+        if hazard.name in SKIPPING
+        for item in hazard.evidence
+        if (item.file, item.scope.split(".")[0]) in owners
+    ]
+    return replace(flow, steps=(*flow.steps, *skips))
 
 
 def _is_empty(trace: FileTrace) -> bool:

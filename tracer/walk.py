@@ -10,7 +10,7 @@ import libcst.matchers as m
 
 NodeT = TypeVar("NodeT", bound=cst.CSTNode)
 
-# Visitors of libcst also go through whitespace and build their results by copying; this is four times faster.
+# Visitors of libcst also go through whitespace and build their results by copying; this is many times faster.
 _LAYOUT = ("whitespace", "leading_lines", "lines_after", "trailing_whitespace", "lpar", "rpar", "header", "footer")
 
 
@@ -20,16 +20,28 @@ def _field_names(node_type: type[cst.CSTNode]) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith(_LAYOUT))
 
 
-def children_of(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the direct children that are not layout."""
+_NODE_TYPES: dict[type, bool] = {}
+
+
+def _is_node_type(kind: type) -> bool:
+    # Asking an abstract base class about an instance is slow, and there are few types.
+    known = _NODE_TYPES.get(kind)
+    if known is None:
+        known = _NODE_TYPES[kind] = issubclass(kind, cst.CSTNode)
+    return known
+
+
+def children_of(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the direct children that are not layout."""
+    children: list[cst.CSTNode] = []
     for name in _field_names(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, list | tuple):
-            for item in value:
-                if isinstance(item, cst.CSTNode):
-                    yield item
+        kind = type(value)
+        if kind is tuple or kind is list:
+            children.extend(item for item in value if _is_node_type(type(item)))
+        elif _is_node_type(kind):
+            children.append(value)
+    return children
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -38,12 +50,23 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     while stack:
         current = stack.pop()
         yield current
-        stack.extend(reversed(list(children_of(current))))
+        children = children_of(current)
+        children.reverse()
+        stack.extend(children)
 
 
 def parents_of(node: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
-    """Return the parent of everything below `node`."""
-    return {child: current for current in walk(node) for child in children_of(current)}
+    """Return the parent of everything below `node`, in the order of `walk`."""
+    parents: dict[cst.CSTNode, cst.CSTNode] = {}
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        children = children_of(current)
+        for child in children:
+            parents[child] = current
+        children.reverse()
+        stack.extend(children)
+    return parents
 
 
 def find(node: cst.CSTNode, kind: type[NodeT], pattern: m.BaseMatcherNode | None = None) -> Iterator[NodeT]:

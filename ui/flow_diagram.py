@@ -1,14 +1,15 @@
 """Draw the way of a state through one model class as an SVG: boxes from the setter to the answer, losses below."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 
 from auxtap.tracer.report import Flow, FlowStep
 
-_WIDTH, _GAP, _TOP, _LINE = 196, 34, 12, 17
+_WIDTH, _GAP, _TOP, _LINE = 208, 30, 6, 17
 _MAX_LINES = 6
-_CHARACTERS = 27
+_CHARACTERS = 28
+_COLUMNS = 4
 
 # What each box is called, and the kinds of steps in it.
 _BOXES = (
@@ -30,41 +31,50 @@ class _Box:
 
 
 def draw_flow(flow: Flow, delivery: Iterable[FlowStep]) -> str:
-    """Return one diagram: a box for each part of the way, a dashed one where the way is broken or states are lost."""
+    """Return one diagram: a box for each part of the way, and dashed arrows to where states are lost or stopped."""
     steps = [*flow.steps, *(delivery if flow.steps else ())]
-    boxes = [_Box("entry", tuple(f"{link.name}" for link in flow.links), False)]
+    boxes = [_Box("entry", tuple(_cut(link.name) for link in flow.links), False)]
     for title, kinds in _BOXES:
         lines = _lines(step for step in steps if step.kind in kinds)
         boxes.append(_Box(title, lines or ("nothing",), not lines))
     losses = [step for step in steps if step.kind == "exit" and "drops" in step.text]
-    below = [_Box("lost", _lines(losses), True)] if losses else []
-    below += [_Box("broken", _wrap(reason), True) for reason in flow.breaks]
-    height = _TOP + max(_height(box) for box in boxes)
-    lower = height + 40
-    width = len(boxes) * (_WIDTH + _GAP)
-    total = lower + max((_height(box) for box in below), default=-30) + 12
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{total}" viewBox="0 0 {width} {total}" '
-        f'role="img" aria-label="{escape(f"flow of {flow.model}")}">',
+    skips = [step for step in steps if step.kind == "skip"]
+    ends = [_Box("lost: other stages", _lines(losses), True)] if losses else []
+    ends += [_Box("skipped: never captured", _lines(skips), True)] if skips else []
+    ends += [_Box("broken", _wrap(reason), True) for reason in flow.breaks]
+    upper, lower = boxes[:_COLUMNS], boxes[_COLUMNS:]
+    second = _TOP + max(_height(box) for box in upper) + _GAP + 10
+    right = _COLUMNS * (_WIDTH + _GAP)
+    parts = [*_draw_row(upper, _TOP), _turn(upper[-1], second), *_draw_row(lower, second)]
+    top = _TOP
+    for box in ends:
+        parts.append(f'<path class="bad" d="M{right - _GAP} {top + 22} H{right - 2}" marker-end="url(#tip)"/>')
+        parts.append(_draw(box, right, top))
+        top += _height(box) + 10
+    width = right + (_WIDTH if ends else -_GAP)
+    height = max(second + max(_height(box) for box in lower), top) + 6
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{escape(f"flow of {flow.model}")}">'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>',
-    ]
+        f'<path d="M0 0 L8 4 L0 8 z"/></marker></defs>{"".join(parts)}</svg>'
+    )
+
+
+def _draw_row(boxes: Iterable[_Box], top: int) -> Iterator[str]:
     for number, box in enumerate(boxes):
         left = number * (_WIDTH + _GAP)
         if number:
-            parts.append(
-                f'<path d="M{left - _GAP} {_TOP + 22} H{left - 2}" marker-end="url(#tip)"'
-                f"{' class=' + chr(34) + 'bad' + chr(34) if box.is_bad else ''}/>"
-            )
-        parts.append(_draw(box, left, _TOP))
-    # Losses hang below the capture, where the stage exit takes them.
-    for number, box in enumerate(below):
-        left = (3 + number) * (_WIDTH + _GAP)
-        parts.append(
-            f'<path class="bad" d="M{left + 40} {_TOP + _height(boxes[3])} V{lower - 2}" marker-end="url(#tip)"/>'
-        )
-        parts.append(_draw(box, left, lower))
-    return "".join((*parts, "</svg>"))
+            style = ' class="bad"' if box.is_bad else ""
+            yield f'<path{style} d="M{left - _GAP} {top + 22} H{left - 2}" marker-end="url(#tip)"/>'
+        yield _draw(box, left, top)
+
+
+def _turn(last: _Box, second: int) -> str:
+    """Return the arrow from the end of the first row to the beginning of the second."""
+    middle = (_COLUMNS - 1) * (_WIDTH + _GAP) + _WIDTH // 2
+    path = f"M{middle} {_TOP + _height(last)} V{second - 18} H{_WIDTH // 2} V{second - 2}"
+    return f'<path d="{path}" marker-end="url(#tip)"/>'
 
 
 def _draw(box: _Box, left: int, top: int) -> str:

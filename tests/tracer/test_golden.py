@@ -83,12 +83,22 @@ def test_the_default_path(release: SourceTree) -> None:
         "fused_all_reduce",
         "two_batch_overlap",
         "all_to_all_gather",
+        "unscattered_backend",
+        "scattered_dense_layers",
         "context_parallel",
+        "unpack_trap",
+        "first_layer",
+        "prefix_cache",
+        "chunked_prefill",
+        "recorded_prefill",
+        "retraction",
+        "draft_worker",
     }
     kimi = next(flow for flow in report.flows if flow.model == "KimiK25ForConditionalGeneration")
     assert kimi.setter is None
     assert kimi.breaks[0].startswith("KimiK25ForConditionalGeneration has no setter")
-    assert [rule.resolved for rule in report.layer_rules] == [(2, 30, 58)]
+    (rule,) = report.layer_rules
+    assert (rule.resolved, rule.draft_ids) == ((2, 30, 58), (1, 29, 57))
 
 
 def test_command(release: SourceTree) -> None:

@@ -121,7 +121,13 @@ def test_resolving_evaluates_arithmetic_only(source: str, layers: tuple[int, ...
 
 def test_hazards_with_their_evidence(fixture_tree: SourceTree) -> None:
     found = hazards(trace_tree(fixture_tree, ["fancy"]))
-    assert set(found) == {"fused_all_reduce", "two_batch_overlap", "all_to_all_gather", "context_parallel"}
+    assert set(found) == {
+        "fused_all_reduce",
+        "two_batch_overlap",
+        "all_to_all_gather",
+        "context_parallel",
+        "first_layer",
+    }
     fused = found["fused_all_reduce"]
     assert "at most 1024 tokens" in fused.trigger
     assert "FancyForCausalLM" in fused.trigger
@@ -161,12 +167,20 @@ def test_a_hazard_goes_when_its_cause_goes(
 def test_a_flag_that_switches_fusion_off_is_named(fixture_files: Files, make_tree: MakeTree) -> None:
     flag = "--enforce-disable-flashinfer-allreduce-fusion"
     assert flag not in hazards(trace_tree(make_tree(fixture_files), ["fancy"]))["fused_all_reduce"].avoid
-    fixture_files[ARGS] += f'FLAG = "{flag}"\n'.encode()
+    named = {**fixture_files, ARGS: fixture_files[ARGS] + f'FLAG = "{flag}"\n'.encode()}
+    assert hazards(trace_tree(make_tree(named), ["fancy"]))["fused_all_reduce"].avoid.startswith("no flag")
+    fixture_files[ARGS] += (
+        "    enforce_disable_flashinfer_allreduce_fusion: bool = False\n\n"
+        "    def add_cli_args(self, parser):\n"
+        f'        parser.add_argument("{flag}", action="store_true")\n'
+    ).encode()
     assert hazards(trace_tree(make_tree(fixture_files), ["fancy"]))["fused_all_reduce"].avoid == flag
 
 
-def test_a_plain_model_has_no_hazard(fixture_tree: SourceTree) -> None:
-    assert trace_tree(fixture_tree, ["plain", "inlayer"]).hazards == ()
+def test_a_plain_model_has_the_common_hazards_only(fixture_tree: SourceTree) -> None:
+    found = hazards(trace_tree(fixture_tree, ["plain", "inlayer"]))
+    assert set(found) == {"unpack_trap", "first_layer"}
+    assert len(found["unpack_trap"].evidence) == 4
 
 
 def test_steps_follow_the_surroundings(fixture_tree: SourceTree) -> None:
