@@ -10,8 +10,9 @@ from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.insertion import Insertion, guarded_call
 from auxtap.rewriters.syntax import Parameter, ParsedFile, ParsedTree, Statement, annotated_fields, parameters
 
-_BATCHES = SRT_ROOT / "managers/schedule_batch.py"
-_BATCH_CLASS = "ModelWorkerBatch"
+# The class of the batch that `init_new` reads: the worker's own up to 0.5.12, the scheduler's from 0.5.13 on.
+BATCH_CLASSES = ("ModelWorkerBatch", "ScheduleBatch")
+BATCHES = SRT_ROOT / "managers/schedule_batch.py"
 _REQUESTS = "reqs"
 
 
@@ -27,35 +28,39 @@ class NoteRewriter:
         """Return the place after `<name> = cls(...)`.
 
         Raises:
-            PatchError: that statement is missing or stands twice, or the batch that it reads does not know its
-                requests (before SGLang 0.5.6, and from 0.5.13 on, where it is of another class).
+            PatchError: that statement is missing, stands twice or may be left out by a return, or the batch that it
+                reads is of an unknown class.
         """
         parsed = files.parsed(self.kind, self.path)
         function = parsed.function(self.kind, self.scope)
         own_class, batch = self._parameters(parsed, function)
-        self._require_requests(files, parsed, batch)
+        if batch.annotation not in BATCH_CLASSES:
+            found = f"found {batch.name}: {batch.annotation or 'no annotation'}"
+            raise parsed.refuse(self.kind, self.scope, f"a batch of class {' or '.join(BATCH_CLASSES)}", found)
         body = parsed.body(function)
         making = m.Assign(targets=[m.AssignTarget(m.Name())], value=m.Call(func=m.Name(own_class)))
         line = m.SimpleStatementLine(body=[m.ZeroOrMore(), making, m.ZeroOrMore()])
         anchor = f"the assignment of a call of {own_class}"
-        found = [statement for statement in body if m.matches(statement, line)]
-        statement = parsed.single(self.kind, self.scope, anchor, found, body)
+        found_lines = [statement for statement in body if m.matches(statement, line)]
+        statement = parsed.single(self.kind, self.scope, anchor, found_lines, body)
+        parsed.refuse_early_leave(self.kind, self.scope, anchor, statement, body)
         text = guarded_call("note", _made_name(statement), batch.name)
         return parsed.insert_after(statement, kind=self.kind, scope=self.scope, anchor=f"after {anchor}", text=text)
+
+    def batch_class(self, files: ParsedTree) -> str:
+        """Return the class of the batch that `init_new` reads, as its annotation says."""
+        parsed = files.parsed(self.kind, self.path)
+        return self._parameters(parsed, parsed.function(self.kind, self.scope))[1].annotation
+
+    def lists_requests(self, files: ParsedTree) -> bool:
+        """Tell whether that batch lists its requests; before SGLang 0.5.6 it does not."""
+        return _REQUESTS in annotated_fields(files.files.get(BATCHES, b""), self.batch_class(files))
 
     def _parameters(self, parsed: ParsedFile, function: cst.FunctionDef) -> tuple[str, Parameter]:
         listed = parameters(function)
         if len(listed) < 2:
             raise parsed.refuse(self.kind, self.scope, "parameters for the class and the batch", f"found {len(listed)}")
         return listed[0].name, listed[1]
-
-    def _require_requests(self, files: ParsedTree, parsed: ParsedFile, batch: Parameter) -> None:
-        if batch.annotation != _BATCH_CLASS:
-            found = f"found {batch.name}: {batch.annotation or 'no annotation'}"
-            raise parsed.refuse(self.kind, self.scope, f"a batch of class {_BATCH_CLASS}", found)
-        if _REQUESTS not in annotated_fields(files.files.get(_BATCHES, b""), _BATCH_CLASS):
-            found = f"found no such field in {_BATCHES} ({_BATCH_CLASS})"
-            raise parsed.refuse(self.kind, self.scope, f"a batch that lists its requests ({_REQUESTS})", found)
 
 
 def _made_name(statement: Statement) -> str:

@@ -61,6 +61,27 @@ class ParsedFile:
             raise self.refuse(kind, qualname, "the function itself", _count(self._at(functions)))
         return functions[0]
 
+    def methods(self, class_name: str) -> tuple[cst.FunctionDef, ...]:
+        """Return the functions that the module's classes of that name define, in order."""
+        owners = [node for node in self.module.body if m.matches(node, m.ClassDef(m.Name(class_name)))]
+        bodies = [node.body.body for node in owners if isinstance(node, cst.ClassDef)]
+        return tuple(node for body in bodies for node in body if isinstance(node, cst.FunctionDef))
+
+    def refuse_early_leave(
+        self, kind: str, scope: str, looked_for: str, statement: Statement, body: Sequence[Statement]
+    ) -> None:
+        """Refuse a place that a `return` before it can leave out.
+
+        Raises:
+            PatchError: a statement of `body` before `statement` may return.
+        """
+        for before in body:
+            if before is statement:
+                return
+            if leaves := _returns(before):
+                found = f"found a return before it, at line {self.first_line(leaves[0])}"
+                raise self.refuse(kind, scope, f"{looked_for} on every way through", found)
+
     def body(self, function: cst.FunctionDef) -> tuple[Statement, ...]:
         """Return the statements of a function's own level; none for a body on the `def` line."""
         if not isinstance(function.body, cst.IndentedBlock):
@@ -116,6 +137,29 @@ class ParsedFile:
         indentation = code[: len(code) - len(code.lstrip(b" \t"))].decode()
         newline = "\r\n" if beside.endswith(b"\r") else "\n"
         return Insertion(kind, self.path, scope, anchor, line, indentation + text, newline)
+
+
+class _Returns(m.MatcherDecoratableVisitor):
+    """Gathers the returns of a function itself, those of functions within it left aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.CSTNode] = []
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:  # noqa: N802 - the name is libcst's
+        return False
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:  # noqa: N802
+        return False
+
+    def visit_Return(self, node: cst.Return) -> None:  # noqa: N802
+        self.found.append(node)
+
+
+def _returns(statement: Statement) -> list[cst.CSTNode]:
+    visitor = _Returns()
+    statement.visit(visitor)
+    return visitor.found
 
 
 def _count(lines: Sequence[int]) -> str:

@@ -22,10 +22,12 @@ class TapRewriter:
     scope: str = "LogitsProcessor.forward"
 
     def propose(self, files: ParsedTree) -> Insertion:
-        """Return the place before the test whether the metadata is a forward batch, the first statement.
+        """Return the place before the test whether the metadata is a forward batch.
+
+        Nothing but assignments of None to new names may stand before it: the test replaces the forward batch.
 
         Raises:
-            PatchError: that test is missing, stands twice or is not first, or a parameter has another name.
+            PatchError: that test is missing, stands twice or comes too late, or a parameter has another name.
         """
         parsed = files.parsed(self.kind, self.path)
         function = parsed.function(self.kind, self.scope)
@@ -43,15 +45,17 @@ class TapRewriter:
         found = [statement for statement in body if m.matches(statement, test)]
         anchor = f"the test whether a parameter is a {_BATCH_CLASS}"
         statement = parsed.single(self.kind, self.scope, anchor, found, body)
-        self._require_first(parsed, body, statement, anchor)
+        self._require_first(parsed, names, body, statement, anchor)
         text = guarded_call("tap", names[0], _HIDDEN, _AUX, _tested_name(statement))
         return parsed.insert_before(statement, kind=self.kind, scope=self.scope, anchor=f"before {anchor}", text=text)
 
     def _require_first(
-        self, parsed: ParsedFile, body: tuple[Statement, ...], statement: Statement, anchor: str
+        self, parsed: ParsedFile, names: list[str], body: tuple[Statement, ...], statement: Statement, anchor: str
     ) -> None:
         text = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())])
-        before = [other for other in body[: body.index(statement)] if not m.matches(other, text)]
+        target = m.AssignTarget(m.Name(m.MatchIfTrue(lambda name: name not in names)))
+        nothing = m.SimpleStatementLine(body=[m.Assign(targets=[target], value=m.Name("None"))])
+        before = [other for other in body[: body.index(statement)] if not m.matches(other, m.OneOf(text, nothing))]
         if before:
             found = f"found other statements before it, from line {parsed.first_line(before[0])}"
             raise parsed.refuse(self.kind, self.scope, f"{anchor} as the first statement", found)
