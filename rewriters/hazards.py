@@ -8,6 +8,7 @@ from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.rewriters.syntax import annotated_fields
 
 SERVER_ARGS = SRT_ROOT / "server_args.py"
+_FIELD_GROUPS = SRT_ROOT / "arg_groups/fields"
 Verdict = Literal["repaired", "flag", "refused"]
 
 
@@ -71,6 +72,8 @@ _RULES = (
     ),
     _rule("disable_piecewise_cuda_graph", "flag", ("--disable-piecewise-cuda-graph",), _GRAPHS, _GRAPHS_REASON),
     _rule("disable_prefill_cuda_graph", "flag", ("--disable-prefill-cuda-graph",), _GRAPHS, _GRAPHS_REASON),
+    _rule("enforce_piecewise_cuda_graph", "refused", ("--enforce-piecewise-cuda-graph",), _GRAPHS, _GRAPHS_REASON),
+    _rule("enable_breakable_cuda_graph", "refused", ("--enable-breakable-cuda-graph",), _GRAPHS, _GRAPHS_REASON),
     _rule("enable_piecewise_cuda_graph", "refused", ("--enable-piecewise-cuda-graph",), _GRAPHS, _GRAPHS_REASON),
     _rule(
         "speculative_algorithm",
@@ -117,6 +120,35 @@ _RULES = (
     _rule(
         "enable_prefill_context_parallel", "refused", ("--enable-prefill-context-parallel",), _CONTEXT, _CONTEXT_REASON
     ),
+    _rule(
+        "enable_dsa_prefill_context_parallel",
+        "refused",
+        ("--enable-dsa-prefill-context-parallel",),
+        _CONTEXT,
+        _CONTEXT_REASON,
+    ),
+    _rule("dcp_size", "refused", ("--dcp-size",), "decode context parallelism", "what it does to prompts is not known"),
+    _rule(
+        "enable_layernorm_sp",
+        "refused",
+        ("--enable-layernorm-sp",),
+        "LayerNorm sequence parallelism",
+        "the rows reach the logits processor spread over the ranks",
+    ),
+    _rule(
+        "enable_aiter_allreduce_fusion",
+        "refused",
+        ("--enable-aiter-allreduce-fusion",),
+        _FUSED,
+        "at the capture a state is not yet reduced over the TP ranks",
+    ),
+    _rule(
+        "enable_return_aux_hidden_states",
+        "refused",
+        ("--enable-return-aux-hidden-states",),
+        "SGLang's own capture",
+        "it would choose the captured layers as well",
+    ),
     _rule("attn_cp_size", "refused", ("--attn-cp-size",), _CONTEXT, "the rows of a prompt are split over the ranks"),
     _rule(
         "disaggregation_mode",
@@ -145,5 +177,12 @@ _RULES = (
 
 def decide_hazards(tree: SourceTree) -> tuple[Decision, ...]:
     """Return a decision for every hazard that the tree's server arguments make possible, in a fixed order."""
-    fields = annotated_fields(tree.files.get(SERVER_ARGS, b""), "ServerArgs")
+    fields = argument_fields(tree)
     return tuple(rule.decision for rule in _RULES if rule.given in fields and rule.absent not in fields)
+
+
+def argument_fields(tree: SourceTree) -> frozenset[str]:
+    """Return the names of the server arguments; from 0.5.20 on the class is put together from groups of fields."""
+    own = annotated_fields(tree.files.get(SERVER_ARGS, b""), "ServerArgs")
+    grouped = [annotated_fields(data) for path, data in tree.files.items() if path.parent == _FIELD_GROUPS]
+    return own.union(*grouped)

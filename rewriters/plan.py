@@ -57,7 +57,7 @@ def plan_capture(tree: SourceTree, models: Sequence[str], layers: Sequence[int])
             hint="give the tree without the patch, for a checkout PATH@REF with the release's tag",
         )
     parsed = ParsedTree(tree)
-    insertions = [rewriter.propose(parsed) for rewriter in all_rewriters(models)]
+    insertions = [rewriter.propose(parsed) for rewriter in all_rewriters(models, parsed)]
     return CapturePlan(
         release=tree.release,
         models=tuple(models),

@@ -1,5 +1,6 @@
 """Which rewriters a capture patch is made of."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -7,21 +8,20 @@ from typing import Protocol
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.arm import ArmRewriter
+from auxtap.rewriters.attach import AttachRewriter
 from auxtap.rewriters.gate import GateRewriter
 from auxtap.rewriters.insertion import Insertion
 from auxtap.rewriters.note import NoteRewriter
-from auxtap.rewriters.stage import StageRewriter
+from auxtap.rewriters.stage import StageRewriter, captures_with_exit, has_stages
 from auxtap.rewriters.syntax import ParsedTree
 from auxtap.rewriters.tap import TapRewriter
 
-_DEEPSEEK = SRT_ROOT / "models/deepseek_v2.py"
-# Model name -> the file whose stage exit is tapped. Kimi-K2.5 wraps DeepSeek's backbone.
-STAGE_FILES: Mapping[str, PurePosixPath] = {
-    "deepseek": _DEEPSEEK,
-    "kimi_k25": _DEEPSEEK,
-    "llama": SRT_ROOT / "models/llama.py",
-}
+MODELS_ROOT = SRT_ROOT / "models"
+ALL_MODELS = "all"
+# Names that are not those of a file below models/. Kimi-K2.5 wraps DeepSeek's backbone.
+ALIASES: Mapping[str, str] = {"deepseek": "deepseek_v2", "kimi_k25": "deepseek_v2"}
 DEFAULT_MODELS = ("deepseek", "llama")
+_NAME = re.compile(r"[a-z0-9_]+")
 
 
 class Rewriter(Protocol):
@@ -44,27 +44,58 @@ class Rewriter(Protocol):
 
 
 def parse_models(text: str) -> tuple[str, ...]:
-    """Read a list such as `deepseek,llama`; sorted, without repeats.
+    """Read a list such as `deepseek,llama`, or `all`; sorted, without repeats.
 
     Raises:
-        UsageError: a model is not known, or none is named.
+        UsageError: a name cannot be a model's, none is named, or `all` stands beside others.
     """
     names = sorted({name.strip() for name in text.split(",") if name.strip()})
-    unknown = [name for name in names if name not in STAGE_FILES]
-    if unknown or not names:
-        what = f"unknown model {', '.join(unknown)}" if unknown else "no model named"
-        raise UsageError(what, hint=f"models are {', '.join(STAGE_FILES)}; give them with commas")
+    odd = [name for name in names if _NAME.fullmatch(name) is None]
+    hint = "give names of files below models/ with commas (deepseek,llama,qwen3_moe), or all"
+    if odd or not names:
+        raise UsageError(f"unknown model {', '.join(odd)}" if odd else "no model named", hint=hint)
+    if ALL_MODELS in names and len(names) > 1:
+        raise UsageError("all stands for every model: name nothing beside it", hint=hint)
     return tuple(names)
 
 
-def statement_rewriters(models: Sequence[str]) -> tuple[Rewriter, ...]:
-    """Return the rewriters of the statements for `models`: three for every model, one more a model file."""
-    stage_files = sorted({STAGE_FILES[model] for model in models})
-    return (ArmRewriter(), NoteRewriter(), TapRewriter(), *(StageRewriter(path) for path in stage_files))
+def model_files(models: Sequence[str], files: ParsedTree) -> tuple[PurePosixPath, ...]:
+    """Return the files of the models, each once, in order.
+
+    Raises:
+        UsageError: the tree has no such file.
+    """
+    if tuple(models) == (ALL_MODELS,):
+        return tuple(sorted(path for path in files.files if path.parent == MODELS_ROOT))
+    named = {name: MODELS_ROOT / f"{ALIASES.get(name, name)}.py" for name in models}
+    missing = [name for name, path in named.items() if path not in files.files]
+    if missing:
+        raise UsageError(
+            f"unknown model {', '.join(missing)}: {files.tree.origin} has no {named[missing[0]]}",
+            hint="auxtap patch --classes SOURCE lists what a release has",
+        )
+    return tuple(sorted(set(named.values())))
 
 
-def all_rewriters(models: Sequence[str]) -> tuple[Rewriter, ...]:
+def stage_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[StageRewriter, ...]:
+    """Return a rewriter for each model file that both captures and knows stages.
+
+    With `all`, files whose way of capturing is not recognised are left out: the tap refuses their classes.
+    """
+    everything = tuple(models) == (ALL_MODELS,)
+    paths = [path for path in model_files(models, files) if has_stages(files.files[path])]
+    return tuple(StageRewriter(path) for path in paths if not everything or captures_with_exit(files.files[path]))
+
+
+def statement_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
+    """Return the rewriters of the statements for `models`: three or four for every model, one more a model file."""
+    note = NoteRewriter()
+    attach = () if note.lists_requests(files) else (AttachRewriter(),)
+    return (ArmRewriter(), note, *attach, TapRewriter(), *stage_rewriters(models, files))
+
+
+def all_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
     """Return every rewriter for `models`: the statements, and a gate for each file that gets one."""
-    statements = statement_rewriters(models)
+    statements = statement_rewriters(models, files)
     gated = sorted({rewriter.path for rewriter in statements})
     return (*statements, *(GateRewriter(path) for path in gated))

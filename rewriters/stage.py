@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-import libcst as cst
 from libcst import matchers as m
 
+from auxtap.rewriters.backbones import CAPTURE_SUFFIX, CaptureFunction, survey_capture
 from auxtap.rewriters.insertion import Insertion, guarded_call
-from auxtap.rewriters.syntax import ParsedFile, ParsedTree, parameters
-from auxtap.tracer.report import FileTrace, StageBranch
-from auxtap.tracer.tracing import trace_file
+from auxtap.rewriters.syntax import ParsedFile, ParsedTree
 
-_BATCH_CLASS = "ForwardBatch"
+_STAGES = b"pp_group"
 
 
 @dataclass(frozen=True)
@@ -25,56 +23,55 @@ class StageRewriter:
         """Return the place before the only stage exit behind a capture loop, with that function's own names.
 
         Raises:
-            PatchError: there is no such exit, or more than one, or the function has not exactly one accumulator
-                and one forward batch.
+            PatchError: there is no such exit, or more than one, or a return may leave it out, or the function has
+                not exactly one accumulator and one forward batch.
         """
         parsed = files.parsed(self.kind, self.path)
-        trace = trace_file(self.path, parsed.data)
-        branch = self._stage_exit(parsed, trace)
-        function = parsed.function(self.kind, branch.scope)
+        captures = self._capture_function(parsed)
+        scope, exit_line = captures.scope, captures.exits[0].line
+        function = parsed.function(self.kind, scope)
         body = parsed.body(function)
         found = [
             statement
             for statement in body
-            if m.matches(statement, m.If()) and parsed.first_line(statement) == branch.line
+            if m.matches(statement, m.If()) and parsed.first_line(statement) == exit_line
         ]
         anchor = "the stage exit behind the capture loop"
-        statement = parsed.single(self.kind, branch.scope, f"{anchor} at the function's own level", found, body)
-        owner = next((parameter.name for parameter in parameters(function)), "")
-        accumulator = self._accumulator(parsed, trace, branch)
-        batch = self._forward_batch(parsed, function, branch)
-        text = guarded_call("stage", owner, accumulator, batch)
-        return parsed.insert_before(statement, kind=self.kind, scope=branch.scope, anchor=f"before {anchor}", text=text)
+        statement = parsed.single(self.kind, scope, f"{anchor} at the function's own level", found, body)
+        self._require_one(parsed, scope, "accumulator of captured states", captures.accumulators)
+        self._require_one(parsed, scope, "parameter of class ForwardBatch", captures.batches)
+        parsed.refuse_early_leave(self.kind, scope, anchor, statement, body)
+        text = guarded_call("stage", captures.owner, captures.accumulators[0], captures.batches[0])
+        return parsed.insert_before(statement, kind=self.kind, scope=scope, anchor=f"before {anchor}", text=text)
 
-    def _stage_exit(self, parsed: ParsedFile, trace: FileTrace) -> StageBranch:
-        filling = {site.scope for site in trace.capture_sites if site.role == "append"}
-        exits = [branch for branch in trace.stage_branches if branch.role == "stage_exit"]
-        found = [branch for branch in exits if branch.scope in filling]
-        if len(found) == 1:
-            return found[0]
-        lines = ", ".join(f"{branch.line} ({branch.scope})" for branch in found or exits) or "none"
-        scopes = ", ".join(sorted(filling)) or "no function"
+    def _capture_function(self, parsed: ParsedFile) -> CaptureFunction:
+        survey = survey_capture(parsed.data)
+        with_exits = [function for function in survey.functions if function.exits]
+        if len(with_exits) == 1 and len(with_exits[0].exits) == 1 and not survey.unrecognised:
+            return with_exits[0]
+        exits = [f"{found.line} ({function.scope})" for function in survey.functions for found in function.exits]
+        scopes = [function.scope for function in survey.functions]
+        captures = ", ".join(scopes) or "no function"
+        unknown = f", an unknown way of capturing in {', '.join(survey.unrecognised)}" if survey.unrecognised else ""
         raise parsed.refuse(
             self.kind,
-            scopes if len(filling) == 1 else "",
-            "one stage exit (a return of PPProxyTensors) in the function that captures",
-            f"found {scopes} capturing and stage exits at {lines}",
+            scopes[0] if len(scopes) == 1 else "",
+            "one stage exit (a return unless it is the last rank) behind the loop of one function that captures",
+            f"found {captures} capturing and stage exits at {', '.join(exits) or 'none'}{unknown}",
         )
 
-    def _accumulator(self, parsed: ParsedFile, trace: FileTrace, branch: StageBranch) -> str:
-        names = [
-            site.name
-            for site in trace.capture_sites
-            if site.role == "accumulator_init" and site.scope == branch.scope and site.line < branch.line
-        ]
+    def _require_one(self, parsed: ParsedFile, scope: str, what: str, names: tuple[str, ...]) -> None:
         if len(names) != 1:
             found = f"found {len(names)}: {', '.join(names) or 'none'}"
-            raise parsed.refuse(self.kind, branch.scope, "one accumulator of captured states", found)
-        return names[0]
+            raise parsed.refuse(self.kind, scope, f"one {what}", found)
 
-    def _forward_batch(self, parsed: ParsedFile, function: cst.FunctionDef, branch: StageBranch) -> str:
-        names = [parameter.name for parameter in parameters(function) if parameter.annotation == _BATCH_CLASS]
-        if len(names) != 1:
-            found = f"found {len(names)}: {', '.join(names) or 'none'}"
-            raise parsed.refuse(self.kind, branch.scope, f"one parameter of class {_BATCH_CLASS}", found)
-        return names[0]
+
+def has_stages(data: bytes) -> bool:
+    """Tell whether a model file both captures states and knows pipeline stages; older ones do not do both."""
+    return CAPTURE_SUFFIX.encode() in data and _STAGES in data
+
+
+def captures_with_exit(data: bytes) -> bool:
+    """Tell whether a model file has one recognised capture function with a stage exit."""
+    survey = survey_capture(data)
+    return not survey.unrecognised and len([function for function in survey.functions if function.exits]) == 1

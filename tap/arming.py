@@ -1,13 +1,14 @@
 """Choose the layers on a loaded model and refuse settings under which states would be wrong.
 
-The only facts about SGLang here are attribute names; each refusal cites where 0.5.9 makes the states wrong.
+The only facts about SGLang here are attribute names. A setting that a release does not have is no hazard there.
 """
 
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .config import RefusedError, TapConfig
+from .ranks import uses_dp_attention
 
 
 def _is_set(value: Any) -> bool:
@@ -31,13 +32,32 @@ HAZARDS = (
     ("speculative_algorithm", _is_set, "the draft worker runs the logits processor as well"),
     ("enable_two_batch_overlap", _is_set, "layers run by model_forward_maybe_tbo are never captured"),
     ("enable_piecewise_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
+    ("enforce_piecewise_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
+    ("enable_breakable_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
     ("enable_nsa_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
+    ("enable_dsa_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
+    ("enable_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
     ("attn_cp_size", _is_above_one, "prefill context parallelism splits the rows of a prompt"),
+    ("dcp_size", _is_above_one, "context parallelism of the decode is not examined"),
+    ("enable_layernorm_sp", _is_set, "the rows reach the logits processor spread over the ranks"),
+    ("enable_aiter_allreduce_fusion", _is_set, "a state at the capture is not yet reduced over the TP ranks"),
+    ("enable_return_aux_hidden_states", _is_set, "SGLang's own capture would choose the layers as well"),
     ("moe_dense_tp_size", _is_one, "dense layers leave scattered outputs"),
     ("disaggregation_mode", _is_not_null, "prefill and decode run in different servers"),
     ("enable_pdmux", _is_set, "split prefill passes the layers in pieces"),
     ("dllm_algorithm", _is_set, "diffusion decoding runs the prompt more than once"),
     ("is_embedding", _is_set, "the pooler path does not reach the logits processor"),
+)
+
+# (switch that must be on where the release has it, what goes wrong without it). Each turns off what is on by
+# default: prefill graphs (piecewise in 0.5.10-0.5.13, from 0.5.14 on of any kind), and the fused all-reduce.
+REQUIRED = (
+    ("disable_piecewise_cuda_graph", "the Python of the layer loop does not run on replay of a prefill graph"),
+    ("disable_prefill_cuda_graph", "the Python of the layer loop does not run on replay of a prefill graph"),
+    (
+        "enforce_disable_flashinfer_allreduce_fusion",
+        "a state at the capture is not yet reduced over the TP ranks when a forward has at most 2048 tokens",
+    ),
 )
 
 
@@ -51,10 +71,13 @@ def check_settings(server_args: Any, max_wait_s: float) -> None:
         value = getattr(server_args, name, None)
         if is_hazard(value):
             raise RefusedError(f"--{name.replace('_', '-')} is {value}: {reason}")
+    for name, reason in REQUIRED:
+        if getattr(server_args, name, True) is not True:
+            raise RefusedError(f"--{name.replace('_', '-')} is missing: {reason}")
     backend = getattr(server_args, "moe_a2a_backend", None) or "none"
     if backend == "mori":
         raise RefusedError("--moe-a2a-backend is mori: its scattered rows are not gathered before the capture")
-    if backend != "none" and getattr(server_args, "enable_dp_attention", False):
+    if backend != "none" and uses_dp_attention(server_args):
         raise RefusedError(f"--moe-a2a-backend is {backend} with DP attention: the gather mixes data-parallel ranks")
     watchdog_s = getattr(server_args, "watchdog_timeout", None)
     if watchdog_s and max_wait_s >= watchdog_s:
@@ -67,16 +90,35 @@ def turn_off_fused_all_reduce(server_args: Any) -> bool:
     """Clear the flag that 0.5.9 turns on by itself; tell whether it was on.
 
     With it, a state at the capture is not yet reduced over the TP ranks when a forward has at most 2048 tokens
-    (0.5.9 layers/communicator.py `apply_flashinfer_allreduce_fusion` reads it at every call).
+    (0.5.9 layers/communicator.py `apply_flashinfer_allreduce_fusion` reads it at every call). Releases with a
+    switch of their own against it (0.5.10 on) are refused without that switch instead.
     """
-    from sglang.srt.server_args import get_global_server_args
-
+    if hasattr(server_args, "enforce_disable_flashinfer_allreduce_fusion"):
+        return False
     on = False
-    for arguments in (server_args, get_global_server_args()):
-        if getattr(arguments, "enable_flashinfer_allreduce_fusion", False):
-            arguments.enable_flashinfer_allreduce_fusion = False
+    for arguments in (server_args, *_global_arguments()):
+        if isinstance(arguments, dict):
+            on |= bool(arguments.get(_FUSION))
+            if _FUSION in arguments:
+                arguments[_FUSION] = False
+        elif getattr(arguments, _FUSION, False):
+            setattr(arguments, _FUSION, False)
             on = True
     return on
+
+
+_FUSION = "enable_flashinfer_allreduce_fusion"
+
+
+def _global_arguments() -> Sequence[Any]:
+    """Return where else a release keeps its arguments: a dict up to 0.5.3, an object after."""
+    try:
+        from sglang.srt.server_args import get_global_server_args
+    except ImportError:
+        from sglang.srt.managers import schedule_batch
+
+        return (schedule_batch.global_server_args_dict,)
+    return (get_global_server_args(),)
 
 
 @dataclass(frozen=True)
@@ -136,30 +178,7 @@ def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size
         setter(list(own))
     else:
         backbone.module.layers_to_capture = list(own)
+    if list(backbone.module.layers_to_capture) != list(own):
+        raise RefusedError(f"{name} captures {list(backbone.module.layers_to_capture)} where {list(own)} was set")
     backbone.head.capture_aux_hidden_states = bool(own) and is_last
     return own
-
-
-def find_dp_rank(model_runner: Any, dp_size: int) -> int:
-    """Return the data-parallel rank of this process, 0 without data parallelism.
-
-    Raises:
-        RefusedError: there are several and this one's number is not to be found.
-    """
-    if dp_size <= 1:
-        return 0
-    if getattr(model_runner.server_args, "enable_dp_attention", False):
-        from sglang.srt.layers.dp_attention import get_attention_dp_rank
-
-        return int(get_attention_dp_rank())
-    rank = getattr(model_runner, "dp_rank", None)
-    frame = sys._getframe()
-    # 0.5.9 hands dp_rank to ModelRunner.__init__, which does not keep it; it is a local of that call, which
-    # is still running when `initialize` arms us.
-    while rank is None and frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_locals.get("self") is model_runner:
-            rank = frame.f_locals.get("dp_rank")
-    if rank is None:
-        raise RefusedError(f"data parallelism of size {dp_size}, but this server's rank is not to be found")
-    return int(rank)

@@ -32,6 +32,23 @@ class Stage:
         return self.has_final or bool(self.layers)
 
 
+def unpack_states(states: Any, n_layers: int, hidden_size: int) -> Sequence[Any]:
+    """Return one tensor [rows, hidden] for each captured layer, whatever form a release hands them on in.
+
+    Raises:
+        CaptureError: a packed tensor is not [rows, layers * hidden].
+    """
+    if states is None:
+        return ()
+    if hasattr(states, "finalize"):
+        states = states.finalize() if len(states) else ()
+    if not hasattr(states, "chunk"):
+        return tuple(states)
+    if n_layers == 0 or states.dim() != 2 or states.shape[1] != n_layers * hidden_size:
+        raise CaptureError(f"packed states have shape {tuple(states.shape)}, not [rows, {n_layers} * {hidden_size}]")
+    return tuple(states.chunk(n_layers, dim=1))
+
+
 def dtype_name(dtype: Any) -> str | None:
     """Return safetensors' name of a torch dtype, None when states of it are not supported."""
     return TORCH_DTYPES.get(str(dtype).rpartition(".")[2])
@@ -46,26 +63,47 @@ class Capture:
         self._max_wait_s = max_wait_s
         # Requests noted for a forward that has not reached the tap yet.
         self._awaited: tuple[rows.NotedRequest, ...] = ()
+        # The batch that was noted last, None when it held no prompt rows.
+        self._latest: tuple[rows.NotedRequest, ...] | None = None
 
-    def expect(self, noted: tuple[rows.NotedRequest, ...]) -> None:
-        """Note that a prefill batch with these requests is about to run.
+    def expect(self, noted: tuple[rows.NotedRequest, ...], *, prefill: bool) -> None:
+        """Note that a batch with these requests is about to run.
 
         When the forward before never reached the tap, its requests are failed here: never a missing file that
         nobody notices.
         """
         self.fail_awaited("its forward never reached the tap")
         self._awaited = noted
+        self._latest = noted if prefill else None
+
+    def noted(self, forward_batch: Any) -> "tuple[rows.NotedRequest, ...] | None":
+        """Return the requests of a batch that reached the tap, None when it does not say whose rows it holds.
+
+        From 0.5.14 on the forward gets a copy, which lost the attribute; its rids say that it is the batch that was
+        noted last. Batches are noted and run one after the other by one thread, so no more than one is remembered.
+        """
+        attached: tuple[rows.NotedRequest, ...] | None = getattr(forward_batch, "_auxtap", None)
+        if attached is not None:
+            return attached
+        rids = getattr(forward_batch, "rids", None)
+        if rids is None:
+            return None
+        if self._latest is None or (not self._latest and not rows.holds_ours(rids)):
+            return ()
+        return self._latest if rows.same_requests(self._latest, rids) else None
 
     def take(self, forward_batch: Any, states: Sequence[Any], final: Any) -> None:
         """Copy the rows of our requests.
 
         Args:
-            forward_batch: SGLang's ForwardBatch; carries what `note` attached as `_auxtap`.
+            forward_batch: SGLang's ForwardBatch; carries what `note` attached as `_auxtap`, or its rids.
             states: one tensor [rows, hidden] for each layer of this stage, in ascending order.
             final: [rows, hidden] after the final norm on the last stage, None elsewhere.
         """
-        noted = getattr(forward_batch, "_auxtap", None)
+        noted = self.noted(forward_batch)
         if noted is None:
+            if not self._awaited and rows.holds_ours(getattr(forward_batch, "rids", None) or ()):
+                self.writer.count(unattributed_batches=1)
             self.fail_awaited("the batch that reached the tap does not say whose rows it holds")
             return
         self._awaited = ()
@@ -95,8 +133,9 @@ class Capture:
     def _take(
         self, forward_batch: Any, noted: tuple[rows.NotedRequest, ...], states: Sequence[Any], final: Any
     ) -> None:
-        original_mode = getattr(forward_batch, "_original_forward_mode", forward_batch.forward_mode)
-        if original_mode != forward_batch.forward_mode:
+        original_mode = getattr(forward_batch, "_original_forward_mode", None)
+        # From 0.5.20 on a field, None unless padding changed the mode; a MIXED batch may be run as EXTEND.
+        if getattr(original_mode, "name", rows.PREFILL_MODES[0]) not in rows.PREFILL_MODES:
             raise CaptureError("the lengths of this batch are padding of data-parallel attention")
         lengths, prefixes = forward_batch.extend_seq_lens_cpu, forward_batch.extend_prefix_lens_cpu
         requests = rows.split_rows(noted, lengths, prefixes)

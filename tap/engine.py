@@ -1,19 +1,20 @@
-"""The four functions that the patch calls. After start none of them raises into a forward.
+"""The functions that the patch calls. After start none of them raises into a forward.
 
-Facts about SGLang are those of 0.5.9: `ModelRunner.initialize` (arm), `ForwardBatch.init_new` (note),
-`LogitsProcessor.forward` (tap), and the stage exit of a model's forward (stage).
+They stand in `ModelRunner` where a draft model's layers would be set (arm), in `Scheduler.run_batch` before 0.5.6
+(attach), in `ForwardBatch.init_new` (note), in `LogitsProcessor.forward` (tap), and at the stage exit of a model's
+forward (stage).
 """
 
 import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
 from typing import Any
 
 from . import arming, protocol, rows
-from .capture import Capture, Stage, dtype_name
+from .capture import Capture, Stage, dtype_name, unpack_states
 from .config import RefusedError, TapConfig
+from .ranks import Ranks, find_ranks
 from .spool import SpoolDirectory
 from .writer import PendingBudget, Writer
 
@@ -21,6 +22,8 @@ logger = logging.getLogger("sglang.srt.auxtap")
 
 # The one capture of this process; None on ranks and stages that write nothing.
 _capture: Capture | None = None
+# The model that was armed: releases that build their attention backends twice arm it twice.
+_armed: Any = None
 # Held for as long as the process lives, so that no second server writes into the same spool.
 _lock: int | None = None
 
@@ -31,7 +34,8 @@ def arm(model_runner: Any) -> None:
     Raises:
         RefusedError: states would be wrong or could not be written; the server stops with the reason in its log.
     """
-    if getattr(model_runner, "is_draft_worker", False):
+    global _armed
+    if getattr(model_runner, "is_draft_worker", False) or model_runner.model is _armed:
         return
     config = TapConfig.from_environment(os.environ)
     server_args = model_runner.server_args
@@ -40,29 +44,43 @@ def arm(model_runner: Any) -> None:
         logger.info("auxtap: fused all-reduce turned off: captured states would not be reduced")
     backbone = arming.find_backbone(model_runner.model)
     num_layers = int(model_runner.model_config.num_hidden_layers)
-    own = arming.arm_backbone(backbone, config, num_layers, model_runner.pp_size)
-    if not _is_writer():
+    ranks = find_ranks(model_runner)
+    own = arming.arm_backbone(backbone, config, num_layers, ranks.pp_size)
+    _armed = model_runner.model
+    if not ranks.is_writer:
         return
-    dp_size = int(getattr(server_args, "dp_size", 1) or 1)
     stage = Stage(
-        pp=int(model_runner.pp_rank),
-        dp=arming.find_dp_rank(model_runner, dp_size),
+        pp=ranks.pp,
+        dp=ranks.dp,
         layers=own,
         has_final=backbone.end >= num_layers,
         hidden_size=int(model_runner.model_config.hidden_size),
         dtype=_supported_dtype(model_runner.dtype),
     )
-    _start(config, stage, model_runner, dp_size)
+    _start(config, stage, model_runner, ranks)
     logger.info(
         "auxtap: armed %s stage %d/%d: layers %s%s of %d, spool %s",
         type(backbone.module).__name__,
         stage.pp,
-        model_runner.pp_size,
+        ranks.pp_size,
         list(own),
         " and the final state" if stage.has_final else "",
         num_layers,
         config.spool,
     )
+
+
+def attach(worker_batch: Any, batch: Any) -> None:
+    """Give the worker's batch a snapshot of its requests, where the release's does not list them.
+
+    A snapshot and not the list itself, which the scheduler goes on changing while the forward runs.
+    """
+    if _capture is None:
+        return
+    try:
+        worker_batch._auxtap = rows.note_requests(batch.reqs)
+    except Exception as error:
+        _report("attach", error)
 
 
 def note(forward_batch: Any, batch: Any) -> None:
@@ -74,44 +92,43 @@ def note(forward_batch: Any, batch: Any) -> None:
     if _capture is None:
         return
     try:
-        noted = rows.note_requests(batch.reqs) if rows.is_prefill(forward_batch) else ()
+        prefill = rows.is_prefill(forward_batch)
+        noted = rows.noted_requests(batch) if prefill else ()
         forward_batch._auxtap = noted
-        _capture.expect(noted)
+        _capture.expect(noted, prefill=prefill)
     except Exception as error:
         _report("note", error)
 
 
 def tap(processor: Any, hidden_states: Any, aux_hidden_states: Any, forward_batch: Any) -> None:
     """Take the states of a prefill forward on the last stage: `hidden_states` [rows, hidden] after the final norm,
-    `aux_hidden_states` a list of [rows, hidden] or None."""
+    `aux_hidden_states` a list of [rows, hidden], one packed [rows, layers * hidden] (0.5.17 on), or None."""
     if _capture is not None and _capture.stage.has_final and rows.is_prefill(forward_batch):
-        _take(forward_batch, aux_hidden_states or (), hidden_states)
+        _take(forward_batch, aux_hidden_states, hidden_states)
 
 
-def stage(backbone: Any, aux_hidden_states: Sequence[Any], forward_batch: Any) -> None:
-    """Take the states that this stage captured before its exit drops them; nothing to do on the last stage."""
+def stage(backbone: Any, aux_hidden_states: Any, forward_batch: Any) -> None:
+    """Take the states that this stage captured before its exit drops them; nothing to do on the last stage.
+
+    `aux_hidden_states` is what `tap` gets, or the packer that is still filling it.
+    """
     if _capture is not None and not _capture.stage.has_final and rows.is_prefill(forward_batch):
         _take(forward_batch, aux_hidden_states, None)
 
 
-def _take(forward_batch: Any, states: Sequence[Any], final: Any) -> None:
+def _take(forward_batch: Any, states: Any, final: Any) -> None:
     assert _capture is not None
     try:
-        _capture.take(forward_batch, states, final)
+        layers = _capture.stage.layers
+        _capture.take(forward_batch, unpack_states(states, len(layers), _capture.stage.hidden_size), final)
     except Exception as error:
         _report("take", error)
-        _capture.fail(getattr(forward_batch, "_auxtap", None) or (), f"the tap failed: {error}")
+        _capture.fail(_capture.noted(forward_batch) or (), f"the tap failed: {error}")
 
 
 def _report(where: str, error: Exception) -> None:
     assert _capture is not None
     _capture.writer.note_error(f"{where}: {type(error).__name__}: {error}")
-
-
-def _is_writer() -> bool:
-    from sglang.srt.layers.dp_attention import get_attention_tp_rank
-
-    return bool(get_attention_tp_rank() == 0)
 
 
 def _supported_dtype(dtype: Any) -> str:
@@ -121,7 +138,7 @@ def _supported_dtype(dtype: Any) -> str:
     return name
 
 
-def _start(config: TapConfig, stage: Stage, model_runner: Any, dp_size: int) -> None:
+def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks) -> None:
     global _capture, _lock
     spool = SpoolDirectory(config.spool)
     model_config = model_runner.model_config
@@ -137,10 +154,10 @@ def _start(config: TapConfig, stage: Stage, model_runner: Any, dp_size: int) -> 
         pid=os.getpid(),
         nonce=secrets.token_hex(8),
         pp_rank=stage.pp,
-        pp_size=int(model_runner.pp_size),
+        pp_size=ranks.pp_size,
         dp_rank=stage.dp,
-        dp_size=dp_size,
-        tp_size=int(model_runner.tp_size),
+        dp_size=ranks.dp_size,
+        tp_size=ranks.tp_size,
         layers=stage.layers,
         all_layers=config.layers,
         has_final=stage.has_final,

@@ -38,6 +38,25 @@ def note_requests(requests: Sequence[Any]) -> tuple[NotedRequest, ...]:
     return noted if any(request.rid for request in noted) else ()
 
 
+def noted_requests(batch: Any) -> tuple[NotedRequest, ...]:
+    """Return the requests of the batch that a forward batch is made of: attached to it, or listed by it."""
+    attached: tuple[NotedRequest, ...] | None = getattr(batch, "_auxtap", None)
+    return note_requests(batch.reqs) if attached is None else attached
+
+
+def same_requests(noted: Sequence[NotedRequest], rids: Sequence[Any]) -> bool:
+    """Tell whether rids are those of the noted requests, each in its place."""
+    return len(noted) == len(rids) and all(
+        request.rid == protocol.parse_rid(rid)
+        for request, rid in zip(noted, rids)  # noqa: B905
+    )
+
+
+def holds_ours(rids: Sequence[Any]) -> bool:
+    """Tell whether one of the rids is the extractor's."""
+    return any(protocol.parse_rid(rid) is not None for rid in rids)
+
+
 def is_prefill(forward_batch: Any) -> bool:
     """Tell whether the batch holds prompt rows: EXTEND or MIXED, and nothing else that `is_extend` covers."""
     return getattr(getattr(forward_batch, "forward_mode", None), "name", "") in PREFILL_MODES

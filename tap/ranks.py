@@ -1,0 +1,107 @@
+"""Which part of a parallel server this process is.
+
+SGLang moved these facts twice: from the model runner to process groups, and from `layers.dp_attention` to
+`runtime_context.get_parallel()` (0.5.14 on). Each is taken from wherever this release has it.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .config import RefusedError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's pipeline stage, its data-parallel group, and whether it writes for them.
+
+    A writer is rank 0 of its attention-TP and context-parallel groups; the others hold the same rows.
+    """
+
+    pp: int
+    pp_size: int
+    dp: int
+    dp_size: int
+    tp_size: int
+    is_writer: bool
+
+
+def find_ranks(model_runner: Any) -> Ranks:
+    """Return the ranks of this process.
+
+    Raises:
+        RefusedError: there are several data-parallel groups and this one's number is not to be found.
+    """
+    from sglang.srt.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_world_size
+
+    stages = get_pp_group()
+    dp_size = int(getattr(model_runner.server_args, "dp_size", 1) or 1)
+    return Ranks(
+        pp=int(stages.rank_in_group),
+        pp_size=int(stages.world_size),
+        dp=find_dp_rank(model_runner, dp_size),
+        dp_size=dp_size,
+        tp_size=int(get_tensor_model_parallel_world_size()),
+        is_writer=_attention_rank("tp") == 0 and _context_rank() == 0,
+    )
+
+
+def uses_dp_attention(server_args: Any) -> bool:
+    """Tell whether attention is data-parallel; from 0.5.20 on the setting that is in effect is not an argument."""
+    if getattr(server_args, "enable_dp_attention", False):
+        return True
+    size = _parallel("attn_dp_size")
+    return size is not None and size > 1
+
+
+def find_dp_rank(model_runner: Any, dp_size: int) -> int:
+    """Return the data-parallel rank of this process, 0 without data parallelism.
+
+    Raises:
+        RefusedError: there are several and this one's number is not to be found.
+    """
+    if dp_size <= 1:
+        return 0
+    if uses_dp_attention(model_runner.server_args):
+        return _attention_rank("dp")
+    rank = getattr(model_runner, "dp_rank", None)
+    frame = sys._getframe()
+    # Up to 0.5.12 dp_rank is handed to ModelRunner.__init__, which does not keep it; it is a local of that call,
+    # which is still running when the runner arms us.
+    while rank is None and frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_locals.get("self") is model_runner:
+            rank = frame.f_locals.get("dp_rank")
+    if rank is None:
+        rank = _parallel("dp_rank")
+    if rank is None:
+        raise RefusedError(f"data parallelism of size {dp_size}, but this server's rank is not to be found")
+    return int(rank)
+
+
+def _attention_rank(kind: str) -> int:
+    """Return this process's rank in its attention-TP (`tp`) or attention-DP (`dp`) group."""
+    from sglang.srt.layers import dp_attention
+
+    function = getattr(dp_attention, f"get_attention_{kind}_rank", None)
+    if function is not None:
+        return int(function())
+    rank = _parallel(f"attn_{kind}_rank")
+    if rank is None:
+        raise RefusedError(f"this release does not say which attention-{kind.upper()} rank a process has")
+    return int(rank)
+
+
+def _context_rank() -> int:
+    """Return the rank in the attention's context-parallel group, 0 where there is none."""
+    return int(_parallel("attn_cp_rank") or 0)
+
+
+def _parallel(name: str) -> Any:
+    """Return a value of `runtime_context.get_parallel()`, None where this release or process has none."""
+    try:
+        from sglang.srt.runtime_context import get_parallel
+
+        return getattr(get_parallel(), name)
+    except (ImportError, AttributeError, RuntimeError, ValueError, AssertionError):
+        return None
