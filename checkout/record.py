@@ -10,7 +10,7 @@ from auxtap.checkout.repository import GitError, git_line
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import publish_json
 
-SCHEMA = 1
+SCHEMA = 2
 RECORD_NAME = "auxtap.json"
 
 
@@ -18,8 +18,8 @@ RECORD_NAME = "auxtap.json"
 class AppliedWorktree:
     """A worktree that `auxtap apply` made: `commit` is the patch on top of `base_commit`, alone on `branch`.
 
-    `files` maps every patched and added file to its sha256; `repository` is the git repository that the worktree
-    belongs to.
+    `server_flags` are what a server of the tree must be started with. `files` maps every patched and added file to
+    its sha256; `repository` is the git repository that the worktree belongs to.
     """
 
     path: Path
@@ -33,6 +33,7 @@ class AppliedWorktree:
     source_digest: str
     models: tuple[str, ...]
     layers: tuple[int, ...]
+    server_flags: tuple[str, ...]
     files: Mapping[PurePosixPath, str]
 
 
@@ -74,6 +75,7 @@ def _to_json(applied: AppliedWorktree) -> dict[str, Any]:
         "source_digest": applied.source_digest,
         "models": list(applied.models),
         "layers": list(applied.layers),
+        "server_flags": list(applied.server_flags),
         "files": {str(path): digest for path, digest in applied.files.items()},
     }
 
@@ -117,6 +119,7 @@ def _from_json(record: Any, worktree: Path) -> AppliedWorktree:
         repository=Path(record["repository"]),
         models=tuple(str(model) for model in record["models"]),
         layers=tuple(int(layer) for layer in record["layers"]),
+        server_flags=tuple(str(flag) for flag in record["server_flags"]),
         files={PurePosixPath(path): str(digest) for path, digest in record["files"].items()},
         **texts,
     )

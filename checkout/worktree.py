@@ -155,6 +155,7 @@ def _begun(source: Source, patch_set: PatchSet, worktree: Path, branch: str) -> 
         source_digest=source.digest,
         models=patch_set.plan.models,
         layers=patch_set.plan.layers,
+        server_flags=patch_set.plan.server_flags,
         files={},
     )
 

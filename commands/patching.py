@@ -17,18 +17,20 @@ COMPARED_RELEASES = ("0.5.9",)
 DEFAULT_LAYERS = "3,31,59"
 DEFAULT_MODELS = "deepseek,llama"
 LAYERS_HELP = "Capture indices that a server taps by default; the patch itself names none."
-MODELS_HELP = "Models whose pipeline stages are tapped: deepseek, kimi_k25, llama."
+MODELS_HELP = "Models whose pipeline stages are tapped: names of files below models/, or all."
 
 
 def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     """Open a source, write its patch and judge it."""
     from auxtap.checkout.source import open_source
-    from auxtap.rewriters.registry import parse_models
+    from auxtap.rewriters.registry import model_files, parse_models
+    from auxtap.rewriters.syntax import ParsedTree
     from auxtap.ui.console import say
     from auxtap.verification.proved import prove_patch
 
     indices, models = parse_layers(layers), parse_models(model)
     opened = open_source(source, cache_layout(), say)
+    model_files(models, ParsedTree(opened.tree))
     say(f"writing and proving the patch for SGLang {opened.tree.release} ({len(opened.tree.files)} files)")
     if opened.tree.release not in COMPARED_RELEASES:
         say(f"no values of a patched SGLang {opened.tree.release} were compared yet: its proof is a static one")

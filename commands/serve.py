@@ -69,6 +69,7 @@ def serve(
         release=applied.release,
         patch_digest=applied.patch_digest,
         source_digest=applied.source_digest,
+        required_arguments=applied.server_flags,
         extra_arguments=extra,
         log=(log or cache.logs / f"server-{chosen_port}.log").absolute(),
         bytecode=cache.bytecode / f"sglang-{applied.release}",

@@ -39,6 +39,11 @@ class CapturePlan:
     decisions: tuple[Decision, ...]
 
     @property
+    def server_flags(self) -> tuple[str, ...]:
+        """The flags that a server of this tree must be started with."""
+        return tuple(flag for decision in self.decisions if decision.verdict == "flag" for flag in decision.flags)
+
+    @property
     def touched(self) -> tuple[PurePosixPath, ...]:
         """The upstream files that get a line, in order."""
         return tuple(sorted({insertion.path for insertion in self.insertions}))

@@ -74,7 +74,8 @@ class LaunchSpec:
     """One server to be launched; nothing in it is started, opened or made.
 
     `tree` is the root of the patched tree (it holds `python/sglang`). Without `spool` the server runs untapped.
-    `layers` are capture indices. `cpu` chooses the CPU engine's options and stand-ins.
+    `layers` are capture indices. `required_arguments` are those that the patch of the tree asks for. `cpu` chooses
+    the CPU engine's options and stand-ins.
     """
 
     python: Path
@@ -90,6 +91,7 @@ class LaunchSpec:
     release: str = ""
     patch_digest: str = ""
     source_digest: str = ""
+    required_arguments: tuple[str, ...] = ()
     extra_arguments: tuple[str, ...] = ()
     extra_environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,7 +132,8 @@ def server_arguments(spec: LaunchSpec) -> tuple[str, ...]:
     check_extra_arguments(spec.extra_arguments)
     ours = ("--model-path", spec.model_path, "--host", spec.host, "--port", str(spec.port))
     cpu = CPU_ARGUMENTS if spec.cpu else ()
-    return (*ours, *CAPTURE_ARGUMENTS, *cpu, *spec.extra_arguments)
+    capture = dict.fromkeys((*CAPTURE_ARGUMENTS, *spec.required_arguments))
+    return (*ours, *capture, *cpu, *spec.extra_arguments)
 
 
 def server_environment(spec: LaunchSpec, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -134,7 +134,7 @@ class Capture:
         self, forward_batch: Any, noted: tuple[rows.NotedRequest, ...], states: Sequence[Any], final: Any
     ) -> None:
         original_mode = getattr(forward_batch, "_original_forward_mode", None)
-        # From 0.5.20 on a field, None unless padding changed the mode; a MIXED batch may be run as EXTEND.
+        # In later releases a field, None unless padding changed the mode; a MIXED batch may be run as EXTEND.
         if getattr(original_mode, "name", rows.PREFILL_MODES[0]) not in rows.PREFILL_MODES:
             raise CaptureError("the lengths of this batch are padding of data-parallel attention")
         lengths, prefixes = forward_batch.extend_seq_lens_cpu, forward_batch.extend_prefix_lens_cpu

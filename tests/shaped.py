@@ -13,7 +13,11 @@ BATCH = SRT_ROOT / "model_executor/forward_batch_info.py"
 LOGITS = SRT_ROOT / "layers/logits_processor.py"
 LLAMA = SRT_ROOT / "models/llama.py"
 DEEPSEEK = SRT_ROOT / "models/deepseek_v2.py"
-TARGETS = {"arm": RUNNER, "note": BATCH, "tap": LOGITS, "stage": LLAMA, "gate": RUNNER}
+SCHEDULER = SRT_ROOT / "managers/scheduler.py"
+BATCHES = SRT_ROOT / "managers/schedule_batch.py"
+# A worker's batch that does not list its requests, as before SGLang 0.5.6.
+OLD_BATCHES = b"class ModelWorkerBatch:\n    n_rows: int\n\n\nclass ScheduleBatch:\n    reqs: list\n"
+TARGETS = {"arm": RUNNER, "attach": SCHEDULER, "note": BATCH, "tap": LOGITS, "stage": LLAMA, "gate": RUNNER}
 RELEASE = "0.5.9"
 
 _FIXED = {
@@ -25,7 +29,7 @@ _FIXED = {
         b"    enable_flashinfer_allreduce_fusion: bool = False\n"
         b"    enable_two_batch_overlap: bool = False\n"
     ),
-    SRT_ROOT / "managers/schedule_batch.py": (
+    BATCHES: (
         b"class ModelWorkerBatch:\n    n_rows: int\n    reqs: list = None\n\n\nclass ScheduleBatch:\n    reqs: list\n"
     ),
     SRT_ROOT / "layers/config.json": b"{}\n",

@@ -197,6 +197,7 @@ def launch_template(applied: AppliedWorktree, engine: EngineEnvironment, cache: 
         spool=spool,
         layers=TINY_LAYERS,
         cpu=True,
+        required_arguments=applied.server_flags,
         release=applied.release,
         patch_digest=applied.patch_digest,
         source_digest=applied.source_digest,

@@ -9,19 +9,21 @@ from pathlib import PurePosixPath
 
 from auxtap.checkout.repository import GitError
 from auxtap.checkout.source import Source
-from auxtap.core.errors import PatchError
+from auxtap.core.errors import AuxtapError
 from auxtap.core.files import sha256_bytes
 from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.manifest import Manifest
 from auxtap.rewriters.plan import TAP_ROOT, plan_capture
+from auxtap.rewriters.registry import MODELS_ROOT
 from auxtap.verification.bindings import statement_at, unbound_names
 from auxtap.verification.inertness import argument_faults, gate_faults, is_gate_import, probe_faults
 from auxtap.verification.patch_text import PatchedFile, PatchTextError, read_patch, without_inserted
 from auxtap.verification.pinned_tree import PinnedTree, pinned_tree
 from auxtap.verification.verdicts import Proof, Rejected, Verdict, judge
 
-MAX_FILES = 5
-MAX_LINES = 12
+# Upstream files outside models/ that get lines, and the lines that one file may get: the gate and its statements.
+MAX_CORE_FILES = 4
+MAX_LINES_A_FILE = 3
 # The tap runs under the interpreters that SGLang supports.
 TAP_PYTHON = (3, 10)
 
@@ -124,12 +126,17 @@ def _digests_before(candidate: Candidate) -> Verdict:
 
 
 def _size(candidate: Candidate) -> Verdict:
-    n_files = len(candidate.upstream)
-    n_lines = sum(len(file.inserted) for file in candidate.upstream)
-    faults = [] if n_files <= MAX_FILES and n_lines <= MAX_LINES else [f"{n_files} files, {n_lines} inserted lines"]
-    return judge(
-        "size", faults, f"{n_files} upstream files (at most {MAX_FILES}), {n_lines} lines (at most {MAX_LINES})"
-    )
+    upstream = candidate.upstream
+    n_lines = sum(len(file.inserted) for file in upstream)
+    core = [file for file in upstream if file.path.parent != MODELS_ROOT]
+    faults = [f"{len(core)} files outside models/ get lines"] if len(core) > MAX_CORE_FILES else []
+    faults += [
+        f"{file.path} gets {len(file.inserted)} lines"
+        for file in upstream
+        if not 2 <= len(file.inserted) <= MAX_LINES_A_FILE
+    ]
+    found = f"{len(upstream)} upstream files ({len(core)} outside models/, at most {MAX_CORE_FILES}), {n_lines} lines"
+    return judge("size", faults, f"{found} (2 or {MAX_LINES_A_FILE} a file)")
 
 
 def _regenerates(candidate: Candidate) -> Verdict:
@@ -137,7 +144,7 @@ def _regenerates(candidate: Candidate) -> Verdict:
     try:
         plan = plan_capture(candidate.source.tree, manifest.models, manifest.layers)
         again = write_patch(candidate.source.tree, plan).patch
-    except PatchError as error:
+    except AuxtapError as error:
         return Rejected("regenerates", error.message)
     faults = [] if again == candidate.patch else [f"writing it again gives {sha256_bytes(again)[:12]}"]
     return judge("regenerates", faults, "written again from the source: the same bytes")

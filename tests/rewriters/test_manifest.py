@@ -12,7 +12,7 @@ from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.hazards import decide_hazards
 from auxtap.rewriters.manifest import Origin, manifest_bytes, read_manifest
 from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import STAGE_FILES, parse_models
+from auxtap.rewriters.registry import parse_models
 from auxtap.tests.shaped import DEEPSEEK, LLAMA, shaped_tree
 
 ORIGIN = Origin("pypi", "ab" * 32)
@@ -73,11 +73,21 @@ def test_refuses_what_is_no_manifest(data: bytes) -> None:
 
 def test_models() -> None:
     assert parse_models("llama, deepseek") == ("deepseek", "llama")
-    assert STAGE_FILES["kimi_k25"] == STAGE_FILES["deepseek"] == DEEPSEEK
-    for text in ("", "llama,nope"):
+    assert parse_models("all") == ("all",)
+    for text in ("", "llama,../x", "all,llama"):
         with pytest.raises(UsageError) as caught:
             parse_models(text)
-        assert caught.value.hint and "kimi_k25" in caught.value.hint
+        assert caught.value.hint and "qwen3_moe" in caught.value.hint
+
+
+def test_a_model_that_the_tree_does_not_have() -> None:
+    with pytest.raises(UsageError, match=r"unknown model nope: .* has no .*models/nope\.py"):
+        plan_capture(shaped_tree(), ("llama", "nope"), (3,))
+
+
+def test_all_models_are_those_that_capture_and_know_stages() -> None:
+    plan = plan_capture(shaped_tree(), ("all",), (3,))
+    assert [each.path for each in plan.insertions if each.kind == "stage"] == [DEEPSEEK, LLAMA]
 
 
 def test_two_names_of_one_backbone_give_one_stage_tap() -> None:

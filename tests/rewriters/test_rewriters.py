@@ -12,7 +12,20 @@ from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.plan import TAP_ROOT, plan_capture
 from auxtap.rewriters.registry import DEFAULT_MODELS
 from auxtap.rewriters.syntax import ParsedTree
-from auxtap.tests.shaped import BATCH, FIXTURES, LLAMA, LOGITS, RUNNER, TARGETS, fixture, shaped_files, shaped_tree
+from auxtap.tests.shaped import (
+    BATCH,
+    BATCHES,
+    FIXTURES,
+    LLAMA,
+    LOGITS,
+    OLD_BATCHES,
+    RUNNER,
+    SCHEDULER,
+    TARGETS,
+    fixture,
+    shaped_files,
+    shaped_tree,
+)
 
 LAYERS = (3, 31, 59)
 
@@ -21,9 +34,14 @@ def cases(suffix: str) -> list[tuple[str, str]]:
     return sorted((path.parent.name, path.name.removesuffix(suffix)) for path in FIXTURES.glob(f"*/*{suffix}"))
 
 
+def with_neighbours(path: PurePosixPath, data: bytes) -> dict[PurePosixPath, bytes]:
+    """Return a file with what else its case needs: the scheduler matters only where the batch lists no requests."""
+    return {path: data, **({BATCHES: OLD_BATCHES} if path == SCHEDULER else {})}
+
+
 def patched(path: PurePosixPath, data: bytes) -> bytes:
     """Return one file of the shaped tree after the patch."""
-    tree = shaped_tree({path: data})
+    tree = shaped_tree(with_neighbours(path, data))
     patch_set = write_patch(tree, plan_capture(tree, ("llama",), LAYERS))
     (change,) = [change for change in patch_set.changes if change.path == path]
     return change.after
@@ -33,13 +51,22 @@ REFUSED = {
     ("arm", "twice"): ("ModelRunner.initialize", "found 2, at lines 6, 9"),
     ("arm", "elsewhere"): ("ModelRunner.initialize", "found none among its 2 statements in lines 6-9"),
     ("arm", "two_functions"): ("ModelRunner.initialize", "the function itself; found 2"),
+    ("arm", "early_return"): ("ModelRunner.initialize", "found a return before it, at line 7"),
+    ("arm", "configure_twice"): ("ModelRunner", "found 2, at 10 (ModelRunner.init_attention_backends), 13"),
+    ("arm", "uncalled"): ("ModelRunner.set_up_capture", "a call of set_up_capture; found none"),
+    ("attach", "twice"): ("Scheduler.run_batch", "found 2, at lines 8, 10"),
+    ("attach", "elsewhere"): ("Scheduler.run_batch", "within the test of is_generation; found none"),
+    ("note", "early_return"): ("ForwardBatch.init_new", "found a return before it, at line 8"),
     ("note", "twice"): ("ForwardBatch.init_new", "found 2, at lines 7, 8"),
     ("note", "shared_line"): ("ForwardBatch.init_new", "sharing its line"),
-    ("note", "other_batch"): ("ForwardBatch.init_new", "found batch: ScheduleBatch"),
+    ("note", "other_batch"): ("ForwardBatch.init_new", "found batch: Rows"),
     ("tap", "late"): ("LogitsProcessor.forward", "other statements before it, from line 6"),
+    ("tap", "replaced"): ("LogitsProcessor.forward", "other statements before it, from line 6"),
     ("tap", "renamed"): ("LogitsProcessor.forward", "looked for a parameter hidden_states"),
     ("stage", "no_exit"): ("LlamaModel.forward", "stage exits at none"),
     ("stage", "two_exits"): ("LlamaModel.forward", "stage exits at 15"),
+    ("stage", "early_return"): ("LlamaModel.forward", "found a return before it, at line 13"),
+    ("stage", "unknown_way"): (str(LLAMA), "an unknown way of capturing in LlamaModel.forward"),
     ("stage", "no_batch"): ("LlamaModel.forward", "one parameter of class ForwardBatch; found 0"),
     ("gate", "no_imports"): (str(RUNNER), "found none"),
     ("gate", "patched"): (str(RUNNER), "is patched already"),
@@ -53,7 +80,7 @@ def test_every_refusal_is_expected() -> None:
 @pytest.mark.parametrize(("kind", "case"), sorted(REFUSED))
 def test_refuses(kind: str, case: str) -> None:
     path = TARGETS[kind]
-    tree = shaped_tree({path: fixture(kind, f"{case}.refused")})
+    tree = shaped_tree(with_neighbours(path, fixture(kind, f"{case}.refused")))
     with pytest.raises(PatchError) as caught:
         plan_capture(tree, ("llama",), LAYERS)
     assert caught.value.exit_code == ExitCode.PATCH
@@ -115,11 +142,12 @@ def test_refuses_a_tree_that_holds_the_tap() -> None:
         plan_capture(tree, DEFAULT_MODELS, LAYERS)
 
 
-def test_refuses_requests_that_the_batch_does_not_list() -> None:
-    batches = PurePosixPath("python/sglang/srt/managers/schedule_batch.py")
-    tree = shaped_tree({batches: b"class ModelWorkerBatch:\n    n_rows: int\n"})
-    with pytest.raises(PatchError, match="a batch that lists its requests"):
-        plan_capture(tree, DEFAULT_MODELS, LAYERS)
+def test_a_batch_that_does_not_list_its_requests_gets_them_from_the_scheduler() -> None:
+    tree = shaped_tree({BATCHES: OLD_BATCHES, SCHEDULER: fixture("attach", "plain.before")})
+    plan = plan_capture(tree, DEFAULT_MODELS, LAYERS)
+    assert [each.kind for each in plan.insertions if each.path == SCHEDULER] == ["gate", "attach"]
+    with pytest.raises(PatchError, match=f"attach: no {SCHEDULER}"):
+        plan_capture(shaped_tree({BATCHES: OLD_BATCHES}), DEFAULT_MODELS, LAYERS)
 
 
 def test_a_rewriter_parses_each_file_once() -> None:

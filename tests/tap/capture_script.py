@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, sys.argv[1])
 
-from tapped import protocol, rows
+from tapped import capture, protocol, rows
 from tapped.capture import Capture, Stage
 from tapped.spool import SpoolDirectory
 from tapped.writer import PendingBudget, Writer
@@ -50,7 +50,7 @@ class Bench:
             _auxtap=noted,
             **more,
         )
-        self.capture.expect(noted)
+        self.capture.expect(noted, prefill=True)
         return batch
 
     def stop(self):
@@ -185,10 +185,69 @@ def case_a_batch_that_lost_its_note_is_counted(scratch):
     assert "does not say whose rows" in bench.reason(A)
 
 
+def without_note(batch, rids):
+    """Return a batch as the eager runner copies it: the attribute is lost, the field is not."""
+    del batch._auxtap
+    batch.rids = [str(rid) for rid in rids]
+    return batch
+
+
+def case_a_copied_batch_is_known_by_its_rids(scratch):
+    bench = Bench(scratch)
+    batch = without_note(bench.batch([(A, 4, 0, 4)]), [A])
+    captured = states(4)
+    bench.capture.take(batch, captured[:2], captured[0])
+    stats = bench.stop()
+    assert (stats.unattributed_batches, stats.parts_ready) == (0, 1)
+    assert bench.ready(A)
+
+
+def case_a_copied_batch_of_other_requests_is_counted(scratch):
+    bench = Bench(scratch)
+    batch = without_note(bench.batch([(A, 4, 0, 4)]), [B])
+    bench.capture.take(batch, states(4)[:2], states(4)[0])
+    stats = bench.stop()
+    assert (stats.unattributed_batches, stats.parts_ready) == (1, 0)
+    assert "does not say whose rows" in bench.reason(A)
+
+
+def case_a_copied_batch_of_ours_that_was_never_noted_is_counted(scratch):
+    bench = Bench(scratch)
+    bench.capture.expect((), prefill=True)
+    batch = SimpleNamespace(forward_mode=EXTEND, rids=[str(A)])
+    bench.capture.take(batch, (), None)
+    assert bench.stop().unattributed_batches == 1
+
+
+def case_decode_rows_run_as_a_prefill_are_nobodys(scratch):
+    bench = Bench(scratch)
+    bench.capture.expect((), prefill=False)
+    bench.capture.take(SimpleNamespace(forward_mode=EXTEND, rids=[str(A)]), (), None)
+    stats = bench.stop()
+    assert (stats.unattributed_batches, stats.parts_ready, stats.errors) == (0, 0, 0)
+
+
+def case_packed_states_are_split_in_the_order_of_the_layers(scratch):
+    first, second = torch.zeros(3, 8), torch.ones(3, 8)
+    packed = torch.cat([first, second], dim=1)
+    one, two = capture.unpack_states(packed, 2, 8)
+    assert torch.equal(one, first) and torch.equal(two, second)
+    packer = type("Packer", (list,), {"finalize": lambda self: packed})([0, 1])
+    assert torch.equal(capture.unpack_states(packer, 2, 8)[1], second)
+    assert capture.unpack_states(None, 2, 8) == capture.unpack_states([], 2, 8) == ()
+    for n_layers in (0, 1, 3):
+        try:
+            capture.unpack_states(packed, n_layers, 8)
+        except capture.CaptureError as error:
+            assert "packed states" in str(error)
+        else:
+            raise AssertionError(n_layers)
+
+
 def case_a_forward_that_never_reaches_the_tap_is_counted(scratch):
     bench = Bench(scratch)
     bench.batch([(A, 4, 0, 4)])
-    bench.capture.expect(())
+    bench.capture.expect((), prefill=False)
     stats = bench.stop()
     assert stats.unattributed_batches == 1
     assert "never reached the tap" in bench.reason(A)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from auxtap.tap import arming
+from auxtap.tap import arming, ranks
 from auxtap.tap.arming import Backbone
 from auxtap.tap.config import RefusedError, TapConfig
 
@@ -58,6 +58,10 @@ def test_safe_settings_pass():
         ({"disaggregation_mode": "prefill"}, "different servers"),
         ({"is_embedding": True}, "pooler"),
         ({"moe_a2a_backend": "mori"}, "not gathered"),
+        ({"enable_layernorm_sp": True}, "spread over the ranks"),
+        ({"disable_piecewise_cuda_graph": False}, "--disable-piecewise-cuda-graph is missing"),
+        ({"disable_prefill_cuda_graph": False}, "--disable-prefill-cuda-graph is missing"),
+        ({"enforce_disable_flashinfer_allreduce_fusion": False}, "is missing: a state at the capture"),
         ({"moe_a2a_backend": "deepep", "enable_dp_attention": True}, "mixes"),
         ({"watchdog_timeout": 30}, "watchdog"),
     ],
@@ -123,9 +127,24 @@ def test_a_stage_exit_without_tap_is_refused():
 
 def test_a_setter_of_the_backbone_is_used():
     called: list[list[int]] = []
-    backbone = _backbone(set_eagle3_layers_to_capture=called.append)
+    backbone = _backbone()
+
+    def choose(layers: list[int]) -> None:
+        called.append(layers)
+        backbone.layers_to_capture = layers
+
+    backbone.set_eagle3_layers_to_capture = choose  # type: ignore[attr-defined]
     arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(2, 3), 8, 1)
     assert called == [[2, 3]]
+
+
+def test_a_setter_that_chooses_other_layers_is_refused():
+    backbone = _backbone()
+    backbone.set_eagle3_layers_to_capture = lambda layers: setattr(  # type: ignore[attr-defined]
+        backbone, "layers_to_capture", [layer + 1 for layer in layers]
+    )
+    with pytest.raises(RefusedError, match=r"captures .3, 4. where .2, 3. was set"):
+        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(2, 3), 8, 1)
 
 
 @pytest.mark.parametrize("layers", [(0,), (8,), (2, 61), ()])
@@ -143,7 +162,7 @@ class Runner:
         self.initialize()
 
     def initialize(self) -> None:
-        self.found = arming.find_dp_rank(self, 2)
+        self.found = ranks.find_dp_rank(self, 2)
 
 
 def test_the_rank_is_found_where_the_release_does_not_keep_it():
@@ -153,5 +172,5 @@ def test_the_rank_is_found_where_the_release_does_not_keep_it():
 def test_an_unknown_rank_is_refused():
     runner = SimpleNamespace(server_args=SimpleNamespace(enable_dp_attention=False))
     with pytest.raises(RefusedError, match="not to be found"):
-        arming.find_dp_rank(runner, 2)
-    assert arming.find_dp_rank(runner, 1) == 0
+        ranks.find_dp_rank(runner, 2)
+    assert ranks.find_dp_rank(runner, 1) == 0

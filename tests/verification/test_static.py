@@ -169,7 +169,7 @@ def test_more_than_the_agreed_size(source: Source, written: tuple[bytes, Manifes
     extra = b"diff --git a/python/sglang/__init__.py b/python/sglang/__init__.py\nindex 1..2 100644\n"
     extra += b"--- a/python/sglang/__init__.py\n+++ b/python/sglang/__init__.py\n@@ -0,0 +1 @@\n+x = 1\n"
     found = rejected(verify_static(source, extra + written[0], written[1]))
-    assert found["size"] == "6 files, 11 inserted lines"
+    assert found["size"] == "python/sglang/__init__.py gets 1 lines"
     assert "python/sglang/__init__.py" in found["digests before"]
     assert "which the manifest does not list" in found["digests after"]
     assert "guarded" in found["inert statements"]
