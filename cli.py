@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from auxtap import __version__
-from auxtap.commands import apply, check, demo, engine, extract, patch, serve, trace, verify
+from auxtap.commands import apply, check, demo, engine, extract, patch, serve, sweep, trace, upgrade, verify
 from auxtap.commands.context import cache_layout
 from auxtap.core.errors import AuxtapError, ExitCode, UsageError
 
@@ -46,6 +46,8 @@ def auxtap(
 app.command()(trace.trace)
 app.command()(patch.patch)
 app.command()(verify.verify)
+app.command()(upgrade.upgrade)
+app.command()(sweep.sweep)
 app.command()(apply.apply)
 app.command()(apply.revert)
 app.add_typer(engine.engine_app)

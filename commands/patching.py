@@ -9,11 +9,10 @@ from auxtap.commands.context import cache_layout, parse_layers
 if TYPE_CHECKING:
     from auxtap.rewriters.plan import CapturePlan
     from auxtap.ui.patch_view import CheckRow, DecisionRow, InsertionRow, PatchRow
+    from auxtap.verification.proof_level import ProofLevel
     from auxtap.verification.proved import ProvedPatch
     from auxtap.verification.verdicts import Proof
 
-# Releases of which a patched server's values were compared with a reference.
-COMPARED_RELEASES = ("0.5.9",)
 DEFAULT_LAYERS = "3,31,59"
 DEFAULT_MODELS = "deepseek,llama"
 LAYERS_HELP = "Capture indices that a server taps by default; the patch itself names none."
@@ -32,9 +31,10 @@ def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     opened = open_source(source, cache_layout(), say)
     model_files(models, ParsedTree(opened.tree))
     say(f"writing and proving the patch for SGLang {opened.tree.release} ({len(opened.tree.files)} files)")
-    if opened.tree.release not in COMPARED_RELEASES:
-        say(f"no values of a patched SGLang {opened.tree.release} were compared yet: its proof is a static one")
-    return prove_patch(opened, models, indices)
+    proved = prove_patch(opened, models, indices)
+    if proved.level.level != "engine-proved":
+        say(f"this patch has a static proof only: {proved.level.why}")
+    return proved
 
 
 def check_rows(proof: "Proof") -> "list[CheckRow]":
@@ -77,7 +77,15 @@ def patch_row(proved: "ProvedPatch") -> "PatchRow":
         n_new_files=len(patch_set.new_files),
         models=patch_set.plan.models,
         layers=patch_set.plan.layers,
+        proof=level_text(proved.level),
     )
+
+
+def level_text(level: "ProofLevel") -> str:
+    """Return a proof level in one line."""
+    models = sorted({case.model for case in level.cases})
+    compared = f"{len(level.cases)} servers of {', '.join(models)} compared with transformers" if models else ""
+    return f"{level.level} ({'; '.join(part for part in (compared, level.why) if part)})"
 
 
 def proof_record(proof: "Proof") -> dict[str, Any]:
@@ -103,7 +111,8 @@ def patch_record(proved: "ProvedPatch") -> dict[str, Any]:
         "removed_lines": 0,
         "hazards": [asdict(decision) for decision in proved.patch_set.plan.decisions],
         "new_files": [str(file.path) for file in proved.patch_set.new_files],
-        "proof": proof_record(proved.proof),
+        "server_flags": list(proved.patch_set.plan.server_flags),
+        "proof": {**proof_record(proved.proof), **proved.level.to_json()},
     }
 
 

@@ -26,6 +26,7 @@ class _Judged:
     models: tuple[str, ...]
     layers: tuple[int, ...]
     proof: "Proof"
+    patch_sha256: str
 
 
 def verify(
@@ -34,6 +35,10 @@ def verify(
         str | None, typer.Option(help="The tree that PATCH is for. [default: the release that its manifest names]")
     ] = None,
     engine: Annotated[bool, typer.Option("--engine", help="Add the numeric proof on the CPU engine.")] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="generated", help="Keep a numeric proof that holds in this folder's engine_proofs.json."),
+    ] = None,
     layers: Annotated[str, typer.Option(help="Capture indices, for a SOURCE.")] = DEFAULT_LAYERS,
     model: Annotated[str, typer.Option(help="Models, for a SOURCE.")] = DEFAULT_MODELS,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -45,9 +50,11 @@ def verify(
     judged = _judge(target, source, layers, model)
     proof = judged.proof
     report = _engine_report(judged) if engine and proof.holds else None
+    if record is not None and report is not None and report.holds:
+        _keep(judged, report, record)
     if json_output:
-        record = {"target": target, **patching.proof_record(proof)}
-        console.emit_json(record if report is None else {**record, "engine": _engine_record(report)})
+        shown = {"target": target, **patching.proof_record(proof)}
+        console.emit_json(shown if report is None else {**shown, "engine": _engine_record(report)})
     else:
         numeric = [] if report is None else [engine_view.proof_table(_proof_rows(report), report.tolerance)]
         patch_view.show(patch_view.checks_table(patching.check_rows(proof)), *numeric)
@@ -74,13 +81,14 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
         if source is not None:
             raise UsageError(f"{target} is not a written patch, so --source has no place", hint="leave --source out")
         proved = patching.prove_source(target, layers, model)
-        return _Judged(proved.source, proved.patch_set.plan.models, proved.patch_set.plan.layers, proved.proof)
+        plan = proved.patch_set.plan
+        return _Judged(proved.source, plan.models, plan.layers, proved.proof, proved.patch_set.digest)
     published = read_published(files)
     manifest = published.manifest
     opened = _source_of(published, source)
     say(f"proving {files.patch} on SGLang {opened.tree.release} ({opened.tree.origin})")
     proof = verify_static(opened, published.patch, manifest)
-    return _Judged(opened, manifest.models, manifest.layers, proof)
+    return _Judged(opened, manifest.models, manifest.layers, proof, manifest.patch_sha256)
 
 
 def _engine_report(judged: _Judged) -> "EngineReport":
@@ -92,6 +100,17 @@ def _engine_report(judged: _Judged) -> "EngineReport":
     # The static proof has shown that writing the patch again gives the same bytes.
     patch_set = write_patch(judged.source.tree, plan_capture(judged.source.tree, judged.models, judged.layers))
     return prove_patch(judged.source, patch_set, cache_layout(), progress=say)
+
+
+def _keep(judged: _Judged, report: "EngineReport", folder: Path) -> None:
+    from auxtap.ui.console import say
+    from auxtap.verification.engine import summarize_cases
+    from auxtap.verification.engine_cases import engine_cases
+    from auxtap.verification.proof_level import EngineProof, keep_proof
+
+    source = judged.source
+    proof = EngineProof(judged.patch_sha256, source.digest, summarize_cases(report), engine_cases(source.tree).not_run)
+    say(f"kept in {keep_proof(folder, source.tree.release, proof)}")
 
 
 def _proof_rows(report: "EngineReport") -> "list[ProofRow]":

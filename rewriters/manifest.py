@@ -43,8 +43,14 @@ class Manifest:
     patch_sha256: str
 
 
-def manifest_bytes(patch_set: PatchSet, origin: Origin, tool_version: str, checks: Sequence[str]) -> bytes:
-    """Return the manifest; the same inputs always give the same bytes."""
+def manifest_bytes(
+    patch_set: PatchSet,
+    origin: Origin,
+    tool_version: str,
+    checks: Sequence[str],
+    proof: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return the manifest; the same inputs always give the same bytes. `proof` says how far the patch is proved."""
     plan = patch_set.plan
     return json_bytes(
         {
@@ -86,7 +92,9 @@ def manifest_bytes(patch_set: PatchSet, origin: Origin, tool_version: str, check
                 }
                 for decision in plan.decisions
             ],
+            "server_flags": list(plan.server_flags),
             "checks": list(checks),
+            "proof": dict(proof or {}),
         }
     )
 

@@ -13,6 +13,9 @@ import psutil
 from auxtap.core.errors import ServerError
 
 POLL_S = 0.1
+# SGLang 0.5.13 on listens on the port 10000 above its own as well.
+HIGHEST_PORT = 65535 - 10000
+MAX_PROBES = 200
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,17 @@ def choose_port(host: str, port: int) -> int:
             )
         return port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError as error:
-            raise ServerError(f"cannot listen on {host}: {error.strerror or error}") from None
-        chosen: int = probe.getsockname()[1]
-        return chosen
+    with contextlib.ExitStack() as probes:
+        for _ in range(MAX_PROBES):
+            probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            try:
+                probe.bind((host, 0))
+            except OSError as error:
+                raise ServerError(f"cannot listen on {host}: {error.strerror or error}") from None
+            chosen: int = probe.getsockname()[1]
+            if chosen <= HIGHEST_PORT:
+                return chosen
+    raise ServerError(f"no port up to {HIGHEST_PORT} is free on {host}", hint="give a --port")
 
 
 def _listener(port: int) -> str:

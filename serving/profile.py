@@ -33,6 +33,14 @@ CPU_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+ENV_BINDING = "SGLANG_CPU_OMP_THREADS_BIND"
+_NUMA = Path("python/sglang/srt/utils/numa_utils.py")
+_SIZES = {
+    **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "tp"),
+    **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "pp"),
+    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel-size"), "dp"),
+}
+
 _OWNED = "auxtap serve sets it itself"
 _NO_DRAFT = "the draft worker has a logits processor of its own, and its rows are not the target model's"
 _NO_REPLAY = "a replayed prefill graph does not run the capture"
@@ -152,7 +160,7 @@ def server_environment(spec: LaunchSpec, inherited: Mapping[str, str]) -> dict[s
     kept.update({name: value for name, value in inherited.items() if name.startswith("AUXTAP_MAX_")})
     if spec.cpu:
         kept.update(CPU_ENVIRONMENT)
-        kept.update(cpu_binding(spec.extra_arguments))
+        kept.update(cpu_binding(spec.extra_arguments, spec.tree))
     if spec.spool is not None:
         kept.update(tap_environment(spec, spec.spool))
     kept.update(spec.extra_environment)
@@ -171,16 +179,30 @@ def tap_environment(spec: LaunchSpec, spool: Path) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def cpu_binding(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the CPU binding that SGLang wants when there are more TP ranks than NUMA nodes: one part a rank."""
-    tp_size = 1
+def cpu_binding(arguments: Sequence[str], tree: Path) -> dict[str, str]:
+    """Return the CPU binding that SGLang wants when there are more ranks than NUMA nodes: one part a rank.
+
+    Ranks are those of tensor parallelism, in later releases (`utils/numa_utils.py`) those of all parallelism.
+    """
+    sizes = {"tp": 1, "pp": 1, "dp": 1}
     for option, value in split_options(arguments):
-        if option in ("--tp", "--tp-size", "--tensor-parallel-size") and value.isdigit():
-            tp_size = int(value)
-    if tp_size == 1:
+        kind = _SIZES.get(option)
+        if kind is not None and value.isdigit():
+            sizes[kind] = int(value)
+    n_ranks = sizes["tp"]
+    if _binds_every_rank(tree):
+        n_ranks *= sizes["pp"] * sizes["dp"]
+    if n_ranks == 1:
         return {}
     cpus = sorted(os.sched_getaffinity(0))
-    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cpus[rank % len(cpus)]) for rank in range(tp_size))}
+    return {ENV_BINDING: "|".join(str(cpus[rank % len(cpus)]) for rank in range(n_ranks))}
+
+
+def _binds_every_rank(tree: Path) -> bool:
+    try:
+        return ENV_BINDING.encode() in (tree / _NUMA).read_bytes()
+    except OSError:
+        return False
 
 
 def split_options(arguments: Sequence[str]) -> list[tuple[str, str]]:

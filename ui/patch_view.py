@@ -55,6 +55,7 @@ class PatchRow:
     n_new_files: int
     models: tuple[str, ...]
     layers: tuple[int, ...]
+    proof: str
 
 
 def _table(*columns: str) -> Table:
@@ -102,6 +103,7 @@ def summary_table(patch: PatchRow, checks: Sequence[CheckRow]) -> Table:
         ("removed lines", "0"),
         ("new files", f"{patch.n_new_files} (the tap)"),
         ("checks passed", f"{passed} of {len(checks)}"),
+        ("proof", patch.proof),
         ("patch digest", patch.digest),
     ]
     return facts_table(facts)

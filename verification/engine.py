@@ -20,7 +20,9 @@ from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
 from auxtap.serving.server import Progress, be_silent
+from auxtap.verification.engine_cases import SETTINGS, EngineCase, engine_cases
 from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.proof_level import ProvedCase
 from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
 from auxtap.verification.tiny_models import TINY_LAYERS, TINY_MODELS, TinyModel, make_tiny_models
 
@@ -33,24 +35,10 @@ SEED = 7
 # Token ids of the tiny models' printable characters.
 FIRST_ID, LAST_ID = 0x20, 0x7E
 
-SETTINGS = {
-    "default": (),
-    "chunk16": ("--chunked-prefill-size", "16"),
-    "pp2": ("--pp-size", "2"),
-}
 EQUAL, DIFFERS, INCOMPLETE = "equal", "differs", "incomplete"
 
 
-@dataclass(frozen=True)
-class EngineCase:
-    """One server to prove: a tiny model under a setting of `SETTINGS`."""
-
-    model: str
-    setting: str
-
-
-# Kimi-K2.5 cannot run with pipeline stages in 0.5.9: `KimiK25ForConditionalGeneration.forward` takes no
-# `pp_proxy_tensors`.
+# Those of 0.5.9. Kimi-K2.5 cannot run with pipeline stages there: its forward takes no `pp_proxy_tensors`.
 DEFAULT_CASES = (
     EngineCase("llama", "default"),
     EngineCase("llama", "chunk16"),
@@ -120,14 +108,17 @@ def prove_patch(
     patch_set: PatchSet,
     cache: CacheLayout,
     *,
-    cases: Sequence[EngineCase] = DEFAULT_CASES,
+    cases: Sequence[EngineCase] | None = None,
     progress: Progress = be_silent,
 ) -> EngineReport:
     """Prove a patch in a worktree that is made for it and removed again; sets up what is missing.
 
+    Without `cases` they are those of the release.
+
     Raises:
         AuxtapError: environment, models, worktree or import of SGLang fail; a case that fails is in the report.
     """
+    cases = engine_cases(source.tree).cases if cases is None else cases
     check_cases(cases)
     engine = set_up_engine(source.tree.release, cache, progress=progress)
     worktree = cache.root / "verification" / f"tree-{secrets.token_hex(4)}"
@@ -187,6 +178,21 @@ def check_cases(cases: Sequence[EngineCase]) -> None:
             )
 
 
+def summarize_cases(report: EngineReport) -> tuple[ProvedCase, ...]:
+    """Return each case of a report that holds, in one line."""
+    return tuple(
+        ProvedCase(
+            model=result.case.model,
+            setting=result.case.setting,
+            states=len(result.cells),
+            rows=min(cell.rows for cell in result.cells),
+            max_rel=max(cell.max_rel or 0.0 for cell in result.cells),
+        )
+        for result in report.cases
+        if result.holds
+    )
+
+
 def launch_template(applied: AppliedWorktree, engine: EngineEnvironment, cache: CacheLayout, spool: Path) -> LaunchSpec:
     """Return what all servers of a patched tree share; model, port and log are each server's own."""
     return LaunchSpec(
@@ -244,7 +250,7 @@ def _extract_case(
         port=choose_port(LOOPBACK, 0),
         spool=work / f"spool-{name}",
         log=template.log.with_name(f"verify-{name}.log"),
-        extra_arguments=SETTINGS[case.setting],
+        extra_arguments=(*SETTINGS[case.setting], *model.arguments),
     )
     ready_s = 0.0
     try:

@@ -138,7 +138,7 @@ class ForkedServer(WatchedServer):
     def launch(self) -> RunningProcess:
         """Fork the server."""
         spec = self.spec
-        environment = {**cpu_binding(spec.extra_arguments), **spec.extra_environment}
+        environment = {**cpu_binding(spec.extra_arguments, spec.tree), **spec.extra_environment}
         if spec.spool is not None:
             environment.update(tap_environment(spec, spec.spool))
         request = {

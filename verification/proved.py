@@ -8,6 +8,7 @@ from auxtap.checkout.source import Source
 from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.manifest import Manifest, Origin, manifest_bytes, read_manifest
 from auxtap.rewriters.plan import plan_capture
+from auxtap.verification.proof_level import ProofLevel, proof_level
 from auxtap.verification.static import verify_static
 from auxtap.verification.verdicts import Proof
 
@@ -20,6 +21,7 @@ class ProvedPatch:
     patch_set: PatchSet
     manifest: bytes
     proof: Proof
+    level: ProofLevel
 
 
 def prove_patch(source: Source, models: Sequence[str], layers: Sequence[int]) -> ProvedPatch:
@@ -30,8 +32,9 @@ def prove_patch(source: Source, models: Sequence[str], layers: Sequence[int]) ->
     """
     patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers))
     proof = verify_static(source, patch_set.patch, _manifest(source, patch_set))
-    manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed)
-    return ProvedPatch(source, patch_set, manifest, proof)
+    level = proof_level(source.tree.release, patch_set.digest, source.digest)
+    manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json())
+    return ProvedPatch(source, patch_set, manifest, proof, level)
 
 
 def _origin(source: Source) -> Origin:

@@ -14,10 +14,10 @@ from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.verification.engine_scripts import engine_script, run_engine_script
 
 # The names that verification/scripts/make_tiny_models.py knows; a test compares them.
-TINY_MODELS = ("llama", "kimi_k25")
+TINY_MODELS = ("llama", "deepseek_v3", "kimi_k25")
 # Three states of eight blocks, in both halves of a pipeline of two stages.
 TINY_LAYERS = (2, 3, 6)
-SCRIPT = "make_tiny_models.py"
+SCRIPT, PROCESSOR = "make_tiny_models.py", "tiny_kimi_processor.py"
 TIMEOUT_S = 300.0
 
 
@@ -28,10 +28,16 @@ class TinyModel:
     name: str
     path: Path
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What a server needs to load it: a processor that travels with the model is code of the model's own."""
+        return ("--trust-remote-code",) if (self.path / "processor_config.json").is_file() else ()
+
 
 def recipe_digest(engine: EngineEnvironment) -> str:
     """Return a digest of all that the weights come from: the script and the pinned packages that run it."""
-    return sha256_bytes(engine_script(SCRIPT).read_bytes() + engine.lock.digest.encode())[:16]
+    scripts = b"".join(engine_script(name).read_bytes() for name in (SCRIPT, PROCESSOR))
+    return sha256_bytes(scripts + engine.lock.digest.encode())[:16]
 
 
 def make_tiny_models(

@@ -139,10 +139,17 @@ def test_allowed_arguments(arguments: tuple[str, ...]) -> None:
     check_extra_arguments(arguments)
 
 
-def test_a_cpu_is_bound_for_each_tensor_parallel_rank() -> None:
-    assert profile.cpu_binding(("--pp-size", "2")) == {}
-    binding = profile.cpu_binding(("--tp-size", "3"))["SGLANG_CPU_OMP_THREADS_BIND"]
-    assert len(binding.split("|")) == 3
+def test_a_cpu_is_bound_for_each_rank(tmp_path: Path) -> None:
+    assert profile.cpu_binding(("--pp-size", "2"), tmp_path) == {}
+    assert n_bound(("--tp-size", "3"), tmp_path) == 3
+    module = tmp_path / "python/sglang/srt/utils/numa_utils.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("SGLANG_CPU_OMP_THREADS_BIND")
+    assert n_bound(("--tp-size", "3", "--pp-size=2"), tmp_path) == 6
+
+
+def n_bound(arguments: tuple[str, ...], tree: Path) -> int:
+    return len(profile.cpu_binding(arguments, tree)["SGLANG_CPU_OMP_THREADS_BIND"].split("|"))
 
 
 @pytest.mark.parametrize(

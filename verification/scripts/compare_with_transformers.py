@@ -13,14 +13,15 @@ decorated with `@loads("ArchitectureName")`.
 import argparse
 import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM, PreTrainedModel
 
 HIDDEN_PREFIX, FINAL, INPUT_IDS = "hidden.", "final", "input_ids"
 NOT_STATES = (INPUT_IDS, "loss_mask")
@@ -48,17 +49,27 @@ def loads(architecture: str) -> Callable[[Loader], Loader]:
 def load_kimi_k25(folder: Path, config: dict[str, Any]) -> PreTrainedModel:
     """Load the DeepSeek-V3 that Kimi-K2.5 wraps as `language_model.`."""
     prefix = "language_model."
-    model = DeepseekV3ForCausalLM._from_config(
-        DeepseekV3Config(**config["text_config"]), attn_implementation="eager", dtype=torch.float32
-    )
     weights = {
         name.removeprefix(prefix): tensor
         for file in sorted(folder.glob("*.safetensors"))
         for name, tensor in load_file(file).items()
         if name.startswith(prefix)
     }
-    # Strict: a weight that is missing or left over is no reference.
-    model.load_state_dict(weights, strict=True)
+    # Through a folder of its own, because transformers 5 joins the experts' weights while it loads.
+    with tempfile.TemporaryDirectory() as text_only:
+        save_file(weights, Path(text_only, "model.safetensors"), metadata={"format": "pt"})
+        Path(text_only, "config.json").write_text(json.dumps(config["text_config"]))
+        return load_whole(DeepseekV3ForCausalLM, Path(text_only))
+
+
+def load_whole(kind: Any, folder: Path) -> PreTrainedModel:
+    """Load a model none of whose weights is missing or left over."""
+    model: PreTrainedModel
+    model, info = kind.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
+        raise NoReferenceError(f"the weights of {folder} do not fit the reference: {info}")
     return model
 
 
@@ -68,12 +79,7 @@ def load_reference(folder: Path) -> PreTrainedModel:
     loader = LOADERS.get(config["architectures"][0])
     if loader is not None:
         return loader(folder, config).eval()
-    model, info = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
-    )
-    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
-        raise NoReferenceError(f"the weights of {folder} do not fit the reference: {info}")
-    return model.eval()
+    return load_whole(AutoModelForCausalLM, folder).eval()
 
 
 @dataclass

@@ -9,12 +9,14 @@ missing residual or a missing norm changes the states by far more than the toler
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DeepseekV3Config,
@@ -27,6 +29,10 @@ from transformers import (
 
 BLOCKS, HIDDEN, VOCABULARY, POSITIONS = 8, 64, 256, 2048
 SEED = 20240611
+WEIGHTS = "model.safetensors"
+PROCESSOR = "tiny_kimi_processor.py"
+# The transformers of the releases that want a processor (SGLang 0.5.13 on).
+PROCESSOR_SINCE = (5, 8)
 
 # Token id = byte of UTF-8; the special tokens take ids of bytes that never occur in UTF-8.
 SPECIALS = {
@@ -121,6 +127,15 @@ def make_llama(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+@tiny("deepseek_v3")
+def make_deepseek_v3(folder: Path) -> None:
+    """Save a DeepSeek-V3: MLA, a dense block, then experts in groups with a shared one."""
+    model = randomized(DeepseekV3ForCausalLM(DeepseekV3Config(**deepseek_v3_sizes())))
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", {**config, **DEEPSEEK_V3_SGLANG_KEYS})
+
+
 @tiny("kimi_k25")
 def make_kimi_k25(folder: Path) -> None:
     """Save a Kimi-K2.5: a DeepSeek-V3 text model under `language_model.` within a multimodal wrapper."""
@@ -138,9 +153,23 @@ def make_kimi_k25(folder: Path) -> None:
         "text_config": text_config,
         "vision_config": kimi_k25_vision_config(),
     }
-    weights = {f"language_model.{name}": tensor for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    # Saved and read back: transformers 5 joins the experts in memory and takes them apart again in the file.
+    model.save_pretrained(folder)
+    weights = load_file(folder / WEIGHTS)
+    weights = {f"language_model.{name}": tensor for name, tensor in weights.items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     write_json(folder / "config.json", config)
+    if tuple(map(int, transformers.__version__.split(".")[:2])) >= PROCESSOR_SINCE:
+        add_processor(folder)
+
+
+def add_processor(folder: Path) -> None:
+    """Put the processor beside a model that SGLang 0.5.14 on does not load without one."""
+    shutil.copy(Path(__file__).with_name(PROCESSOR), folder / PROCESSOR)
+    name = "TinyKimiProcessor"
+    reference = {"processor_class": name, "auto_map": {"AutoProcessor": f"{Path(PROCESSOR).stem}.{name}"}}
+    for file in ("processor_config.json", "preprocessor_config.json"):
+        write_json(folder / file, reference)
 
 
 def kimi_k25_vision_config() -> dict[str, Any]:

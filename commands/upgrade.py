@@ -1,0 +1,70 @@
+"""`auxtap upgrade`: what a new SGLang release changes, and its patch."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from auxtap.commands.context import cache_layout, parse_layers
+from auxtap.commands.patching import DEFAULT_LAYERS, DEFAULT_MODELS, LAYERS_HELP, MODELS_HELP
+from auxtap.core.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from auxtap.verification.upgrade import UpgradeReport
+
+_SOURCE_HELP = "release such as 0.5.9, or a SOURCE."
+
+
+def upgrade(
+    from_source: Annotated[str, typer.Option("--from", metavar="A", help=f"The old {_SOURCE_HELP}")],
+    to_source: Annotated[str, typer.Option("--to", metavar="B", help=f"The new {_SOURCE_HELP}")],
+    layers: Annotated[str, typer.Option(help=LAYERS_HELP)] = DEFAULT_LAYERS,
+    model: Annotated[str, typer.Option(help=MODELS_HELP)] = DEFAULT_MODELS,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the new release's patch into.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Retrace, regenerate and prove for B, show what changed since A, and give one verdict."""
+    from auxtap.checkout.publication import publish_patch
+    from auxtap.checkout.source import open_source
+    from auxtap.rewriters.registry import parse_models
+    from auxtap.ui import console, sweep_view
+    from auxtap.verification.upgrade import compare_releases
+
+    indices, models = parse_layers(layers), parse_models(model)
+    old, new = (open_source(_spec(text), cache_layout(), console.say) for text in (from_source, to_source))
+    console.say(f"comparing SGLang {old.tree.release} with {new.tree.release}")
+    report = compare_releases(old, new, models, indices)
+    written = None
+    if out is not None and report.proved is not None and report.proved.proof.holds:
+        written = publish_patch(out, report.after, report.proved.patch_set.patch, report.proved.manifest).patch
+        console.say(f"wrote {written}")
+    if json_output:
+        console.emit_json(_record(report, written))
+    else:
+        rows = [sweep_view.ChangeRow(**asdict(change)) for change in report.changes]
+        sweep_view.show_upgrade(rows, f"{report.before} to {report.after}: {report.outcome}", report.reason)
+    if report.outcome == "needs a person":
+        raise CheckFailedError(
+            f"SGLang {report.after} needs a person: {report.reason}", hint=f"auxtap trace {_spec(to_source)} shows it"
+        )
+
+
+def _spec(text: str) -> str:
+    from auxtap.checkout.releases import locked_wheels
+    from auxtap.checkout.source import PYPI_PREFIX
+
+    known = any(text == wheel.release for wheel in locked_wheels())
+    return f"{PYPI_PREFIX}{text}" if known and not Path(text).exists() else text
+
+
+def _record(report: "UpgradeReport", written: Path | None) -> dict[str, Any]:
+    return {
+        "from": report.before,
+        "to": report.after,
+        "verdict": report.outcome,
+        "reason": report.reason,
+        "changes": [asdict(change) for change in report.changes],
+        "patch": None if written is None else str(written),
+        "patch_sha256": None if report.proved is None else report.proved.patch_set.digest,
+    }
