@@ -186,7 +186,8 @@ def summarize_cases(report: EngineReport) -> tuple[ProvedCase, ...]:
             setting=result.case.setting,
             states=len(result.cells),
             rows=min(cell.rows for cell in result.cells),
-            max_rel=max(cell.max_rel or 0.0 for cell in result.cells),
+            # Two digits: the rest is noise of the machine's arithmetic.
+            max_rel=float(f"{max(cell.max_rel or 0.0 for cell in result.cells):.1e}"),
         )
         for result in report.cases
         if result.holds

@@ -42,8 +42,12 @@ STUB_PACKAGES = frozenset(
         "torchaudio",
         "torchvision",
         "triton",
+        "vllm",
     }
 )
+# SGLang up to 0.5.6 defines a class and then, without a GPU, takes vLLM's of the same name over it: its own, which
+# has a CPU path, is given back instead.
+_OWN_FIRST = frozenset({"vllm"})
 
 # Distributions whose version SGLang or transformers asks for once it has found the module.
 STUB_VERSIONS = {
@@ -118,12 +122,22 @@ class StubModule(ModuleType):
         self.__version__ = STUB_VERSIONS.get(name, "0.0.0")
         self.__all__: list[str] = []
 
-    def __getattr__(self, name: str) -> StubType:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if self.__name__.partition(".")[0] in _OWN_FIRST and (own := _importers_own(name)) is not None:
+            return own
         stub = make_stub(f"{self.__name__}.{name}")
         setattr(self, name, stub)
         return stub
+
+
+def _importers_own(name: str) -> Any:
+    """Return what the SGLang module whose import is being served calls `name` already, None where it does not."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _root_of(frame) != "sglang":
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals.get(name)
 
 
 class StubDistribution(Distribution):
