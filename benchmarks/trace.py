@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from auxtap.checkout.source import open_source
 from auxtap.commands.context import cache_layout
@@ -29,10 +30,10 @@ def main() -> int:
     parser.add_argument("--files", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part is not None:
-        print(json.dumps(_measure_part(arguments.part, arguments.releases[0], arguments.files)))
+        _say(json.dumps(_measure_part(arguments.part, arguments.releases[0], Path(arguments.files))))
         return 0
     over = False
-    print("release   files  bare s  trace s  ratio  peak MiB  warm s")
+    _say("release   files  bare s  trace s  ratio  peak MiB  warm s")
     for release in arguments.releases:
         with tempfile.NamedTemporaryFile("w+") as listed:
             trace = _part("trace", release, listed.name)
@@ -40,9 +41,13 @@ def main() -> int:
         ratio, warm = trace["s"] / parse["s"], _warm_s(release)
         over |= ratio > MAX_RATIO or warm > MAX_WARM_S or trace["mib"] > MAX_MIB
         figures = f"{parse['s']:6.2f} {trace['s']:8.2f} {ratio:6.2f} {trace['mib']:9.0f} {warm:7.2f}"
-        print(f"{release:9} {trace['files']:5.0f} {figures}")
-    print(f"budget                           {MAX_RATIO:6.2f} {MAX_MIB:9} {MAX_WARM_S:7.2f}")
+        _say(f"{release:9} {trace['files']:5.0f} {figures}")
+    _say(f"budget                           {MAX_RATIO:6.2f} {MAX_MIB:9} {MAX_WARM_S:7.2f}")
     return int(over)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 def _part(part: str, release: str, files: str) -> dict[str, float]:
@@ -51,7 +56,7 @@ def _part(part: str, release: str, files: str) -> dict[str, float]:
     return result
 
 
-def _measure_part(part: str, release: str, files: str) -> dict[str, float]:
+def _measure_part(part: str, release: str, files: Path) -> dict[str, float]:
     import libcst
 
     tree = open_source(f"pypi:{release}", cache_layout()).tree
@@ -61,12 +66,10 @@ def _measure_part(part: str, release: str, files: str) -> dict[str, float]:
         elapsed = time.perf_counter() - start
         hit = {trace.file for trace in report.files}
         needed = {item.file for hazard in report.hazards for item in hazard.evidence}
-        with open(files, "w") as file:
-            json.dump(sorted(map(str, hit | needed)), file)
+        files.write_text(json.dumps(sorted(map(str, hit | needed))))
         n_files = len(hit | needed)
     else:
-        with open(files) as file:
-            wanted = set(json.load(file))
+        wanted = set(json.loads(files.read_text()))
         contents = [data for path, data in tree.files.items() if str(path) in wanted]
         gc.disable()
         start = time.perf_counter()

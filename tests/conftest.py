@@ -7,6 +7,10 @@ from auxtap.core.cache import CacheLayout
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-releases", action="store_true", help="trace every release rather than a few of them")
+
+
 @pytest.fixture(scope="session")
 def shared_cache() -> CacheLayout:
     """Return the cache that tests share with each other and with the person's own commands."""

@@ -25,6 +25,7 @@ from auxtap.tracer.site_registry import NONE, STATES_OR_STATE, Finding, rule
 
 _ALLOCATION = m.Call(func=m.Attribute(attr=m.Name("zeros") | m.Name("empty") | m.Name("new_empty")))
 _FORM_TEST = m.Call(func=m.Name("isinstance") | m.Name("getattr") | m.Attribute(attr=m.Name("is_tensor")))
+_AGAINST_ZERO = m.Comparison(comparisons=[m.ComparisonTarget(comparator=m.Integer("0"))])
 _JOIN = m.Attribute(attr=m.Name("cat") | m.Name("concat") | m.Name("stack"))
 
 
@@ -171,7 +172,7 @@ def _empty_test(occurrence: Occurrence) -> Finding | None:
     length = enclosing_call(occurrence, lambda call: is_len_of(call, Kind.STATES))
     if length is not None and length.args[0].value is occurrence.reference:
         comparison = occurrence.fragment.parent_of(length)
-        return Finding(comparison) if isinstance(comparison, cst.Comparison) else None
+        return Finding(comparison) if m.matches(comparison, _AGAINST_ZERO) else None
     if isinstance(occurrence.parent, cst.Comparison | cst.ComparisonTarget) or not in_condition(occurrence):
         return None
     inverted = m.matches(occurrence.parent, m.UnaryOperation(operator=m.Not()))
@@ -201,11 +202,14 @@ def _form_test(occurrence: Occurrence) -> Finding | None:
 @rule("count")
 def _count(occurrence: Occurrence) -> Finding | None:
     """How many states there are, from the length of the list or the width of the packed tensor."""
-    if occurrence.kind is not Kind.STATES or assigned_to(occurrence) is None:
+    if occurrence.kind is not Kind.STATES:
         return None
     length = occurrence.fragment.parent_of(occurrence.parent)
     if is_len_of(length, Kind.STATES):
-        return Finding(length, value=source_of(length))
+        compared = isinstance(occurrence.fragment.parent_of(length), cst.Comparison)
+        return Finding(length, value=source_of(length)) if compared or assigned_to(occurrence) is not None else None
+    if assigned_to(occurrence) is None:
+        return None
     return Finding(occurrence.parent) if m.matches(occurrence.parent, m.Attribute(attr=m.Name("shape"))) else None
 
 

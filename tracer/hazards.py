@@ -50,6 +50,7 @@ def find_hazards(index: ClassIndex, traces: Sequence[FileTrace], *, everything: 
         known = {trace.file for trace in traces}
         others = (path for path in index.model_files if path not in known)
         for path in others:
+            found += model_hazards.byte_order_mark(index, settings, FileTrace(path, (), ()))
             if model_hazards.may_scale_final_state(index.tree.files[path]):
                 found += model_hazards.scaled_final_state(index, settings, FileTrace(path, (), ()))
     if any(site.role == "accumulator_init" for trace in traces for site in trace.capture_sites):

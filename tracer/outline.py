@@ -73,7 +73,9 @@ def outline_source(path: PurePosixPath, text: str) -> Outline:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (RecursionError, MemoryError):
+        raise SourceError(f"cannot parse {path}: it is nested too deeply", hint="look at it yourself") from None
+    except (SyntaxError, ValueError) as error:
         raise SourceError(f"cannot parse {path}: {error}", hint="is it a Python source file?") from error
     return Outline(
         lines=tuple(text.split("\n")),

@@ -112,6 +112,11 @@ class FileTrace:
     stage_branches: tuple[StageBranch, ...]
     mentions: Mentions = field(default_factory=Mentions)
 
+    @property
+    def entries(self) -> tuple[CaptureSite | StageBranch, ...]:
+        """The sites, then the branches."""
+        return (*self.capture_sites, *self.stage_branches)
+
     def to_json(self, release: str) -> dict[str, object]:
         """Return the form of the golden files."""
         return {
