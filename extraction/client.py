@@ -1,5 +1,6 @@
 """Speak to the server; whatever it answers is untrusted and bounded."""
 
+import contextlib
 import json
 import math
 import time
@@ -16,6 +17,7 @@ from auxtap.extraction.untrusted import printable
 _MAX_ANSWER_BYTES = 1 << 20
 _MAX_INFO_BYTES = 16 << 20
 _INFO_TIMEOUT_S = 30.0
+_ABORT_TIMEOUT_S = 2.0
 _MAX_RETRY_AFTER_S = 30.0
 _MAX_ARGUMENT_CHARS = 1000
 _SECRET_WORDS = ("api_key", "password", "secret", "credential", "auth", "hf_token", "access_token", "cert", "keyfile")
@@ -39,11 +41,15 @@ class Declined:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """The request may succeed another time; `unreachable` when there was no HTTP answer at all."""
+    """The request may succeed another time.
+
+    `unreachable` when there was no HTTP answer at all, `lingering` when the server may still be at it.
+    """
 
     reason: str
     unreachable: bool = False
     retry_after_s: float = 0.0
+    lingering: bool = False
 
 
 Answer = Answered | Declined | Unanswered
@@ -79,9 +85,14 @@ class ServerClient:
             raise UsageError(f"not an http URL: {url!r}", hint="such as --server http://127.0.0.1:30000")
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
+        self._connections = connections
+        self._http = self._open()
+
+    def _open(self) -> httpx.Client:
+        connections = self._connections
         limits = httpx.Limits(max_connections=connections + 4, max_keepalive_connections=connections + 4)
         # No proxy from the environment: the server is this machine's, or reached through a tunnel.
-        self._http = httpx.Client(limits=limits, trust_env=False, follow_redirects=False)
+        return httpx.Client(limits=limits, trust_env=False, follow_redirects=False)
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +101,16 @@ class ServerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
+
+    def renew(self) -> None:
+        """Begin with new connections; requests that hang in the old ones are left to themselves."""
+        self._http = self._open()
+
+    def abort(self, rid: str) -> None:
+        """Ask the server to drop a request that was given up; whether it does makes no difference to us."""
+        content = json.dumps({"rid": rid}).encode()
+        with contextlib.suppress(httpx.HTTPError, AnswerTooLongError):
+            self._exchange("POST", "/abort_request", content, _MAX_ANSWER_BYTES, _ABORT_TIMEOUT_S)
 
     def read_info(self) -> ServerInfo:
         """Ask what is served and how.
@@ -130,7 +151,7 @@ class ServerClient:
         except httpx.HTTPError as error:
             return Unanswered(f"connection failed: {error}", unreachable=True)
         except AnswerTooLongError:
-            return Unanswered("the answer is longer than any answer")
+            return Unanswered("the answer is longer than any answer", lingering=True)
         return _judge(rid, len(input_ids), status, response)
 
     def _exchange(
@@ -192,12 +213,12 @@ def _judge(rid: str, n_tokens: int, status: int, response: _Response) -> Answer:
         return Declined(reason)
     meta = value.get("meta_info") if isinstance(value, dict) else None
     if not isinstance(meta, dict):
-        return Unanswered("the server's answer is unreadable")
+        return Unanswered("the server's answer is unreadable", lingering=True)
     finish = meta.get("finish_reason")
     if isinstance(finish, dict) and finish.get("type") == "abort":
         return Unanswered(f"the server aborted it: {printable(finish.get('message'))}")
     if meta.get("id", rid) != rid or meta.get("prompt_tokens", n_tokens) != n_tokens:
-        return Unanswered("the server's answer is to another request")
+        return Unanswered("the server's answer is to another request", lingering=True)
     return Answered()
 
 

@@ -2,6 +2,7 @@
 
 from auxtap import __version__
 from auxtap.extraction.client import ServerInfo
+from auxtap.extraction.job import ExtractionJob
 from auxtap.extraction.manifest import (
     FINAL_STATE,
     DatasetFacts,
@@ -9,12 +10,11 @@ from auxtap.extraction.manifest import (
     StageStates,
     StoreManifest,
 )
-from auxtap.extraction.samples import Dataset
 from auxtap.extraction.topology import Topology, stage_layout
 from auxtap.tap.protocol import INPUT_IDS
 
 
-def describe_run(part_format_name: str, dataset: Dataset, topology: Topology, info: ServerInfo) -> StoreManifest:
+def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> StoreManifest:
     """Return the manifest of a store that this run would begin; `run` and `sessions` are the store's to give."""
     head = topology.head
     stages = tuple(
@@ -25,7 +25,7 @@ def describe_run(part_format_name: str, dataset: Dataset, topology: Topology, in
         run="0" * 8,
         sessions=0,
         tool_version=__version__,
-        part_format=part_format_name,
+        part_format=job.part_format,
         model=ModelFacts(
             head.model_path,
             head.model_class,
@@ -42,6 +42,7 @@ def describe_run(part_format_name: str, dataset: Dataset, topology: Topology, in
         layers=tuple(sorted(head.all_layers)),
         pp_size=head.pp_size,
         stages=stages,
-        dataset=DatasetFacts(dataset.digest, len(dataset.samples), dataset.n_tokens),
+        dataset=DatasetFacts(job.dataset.digest, len(job.dataset.samples), job.dataset.n_tokens),
         server_arguments=info.arguments,
+        shard=str(job.shard) if job.shard is not None else "",
     )

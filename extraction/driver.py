@@ -1,9 +1,9 @@
 """Run an extraction: requests out, parts in, every sample to a fate."""
 
 from auxtap.core.errors import UsageError
-from auxtap.extraction.client import ServerClient
 from auxtap.extraction.courier import ATTEMPTS_A_SESSION
 from auxtap.extraction.describe import describe_run
+from auxtap.extraction.fleet import Restarter, no_restart, open_fleet
 from auxtap.extraction.formats.contract import part_format
 from auxtap.extraction.job import (
     ExtractionJob,
@@ -14,9 +14,7 @@ from auxtap.extraction.job import (
     StopRequest,
     ignore_progress,
 )
-from auxtap.extraction.parts import WritersWatch
 from auxtap.extraction.session import Session, Surroundings
-from auxtap.extraction.spool import SpoolDirectory
 from auxtap.extraction.store import open_store
 from auxtap.extraction.tally import Tally
 
@@ -36,39 +34,39 @@ __all__ = [
 
 
 def run_extraction(
-    job: ExtractionJob, observe: Observer = ignore_progress, *, stop: StopRequest | None = None
+    job: ExtractionJob,
+    observe: Observer = ignore_progress,
+    *,
+    stop: StopRequest | None = None,
+    restart: Restarter = no_restart,
 ) -> ExtractionSummary:
     """Extract every sample of the job that its store does not hold yet.
 
-    `observe` is called in this thread only.
+    `observe` is called in this thread only. `restart` is called once whenever a server has gone, in another thread.
 
     Raises:
         UsageError: the job asks for something that cannot be.
-        ServerError: the server cannot be reached, or went away or got stuck in the middle.
+        ServerError: a server cannot be reached at the start, or all went away or got stuck in the middle.
         ExtractionError: dataset, spool or store are not fit for the job; what is stored stays.
         IntegrityError: the store's manifest or ledger are unreadable.
     """
     check_job(job)
-    tally = Tally(job.dataset, observe)
-    with (
-        SpoolDirectory(job.spool) as spool,
-        ServerClient(job.server_url, connections=job.concurrency, timeout_s=job.timeout_s) as client,
-    ):
-        writers = WritersWatch(spool)
-        info = client.read_info()
-        head = writers.topology.head
+    stop = stop or StopRequest()
+    tally = Tally(job, observe)
+    with open_fleet(job, stop.now, restart) as fleet:
+        head = fleet.topology.head
         job.dataset.check_vocabulary(head.vocab_size)
-        if info.model_path and info.model_path != head.model_path:
-            tally.say(f"the server says it serves {info.model_path}, the spool is written by one of {head.model_path}")
-        wanted = describe_run(job.part_format, job.dataset, writers.topology, info)
+        for end in fleet.endpoints:
+            if end.info.model_path and end.info.model_path != head.model_path:
+                tally.say(f"{end.url} says it serves {end.info.model_path}, the spool is written by {head.model_path}")
+        wanted = describe_run(job, fleet.topology, fleet.endpoints[0].info)
         with open_store(job.store, wanted, tally.say) as store:
             run, first_attempt = store.manifest.run, store.manifest.sessions * ATTEMPTS_A_SESSION
-            spool.sweep(run, first_attempt)
-            around = Surroundings(job, spool, writers, client, store, info, stop or StopRequest())
+            fleet.sweep(run, first_attempt)
             try:
-                return Session(around, tally).carry_out()
+                return Session(Surroundings(job, fleet, store, stop), tally).carry_out()
             finally:
-                spool.sweep(run, first_attempt + ATTEMPTS_A_SESSION)
+                fleet.sweep(run, first_attempt + ATTEMPTS_A_SESSION)
 
 
 def check_job(job: ExtractionJob) -> None:
@@ -86,5 +84,11 @@ def check_job(job: ExtractionJob) -> None:
         raise UsageError(f"tries are {job.max_tries}; they go from 1 to {ATTEMPTS_A_SESSION - 1}")
     if min(job.timeout_s, job.parts_timeout_s, job.stall_timeout_s) <= 0:
         raise UsageError("timeouts must be positive")
+    if not 1 <= job.drain_threads <= 64:
+        raise UsageError(f"drain threads are {job.drain_threads}; they go from 1 to 64")
+    if len({place.url for place in job.places}) < len(job.places):
+        raise UsageError("a server is named twice")
+    if len({path.absolute() for place in job.places for path in place.spools}) < sum(len(p.spools) for p in job.places):
+        raise UsageError("a spool is named twice", hint="every server writes into a spool of its own")
     if job.max_spool_bytes is not None and job.max_spool_bytes <= 0:
         raise UsageError("the spool's bound must be positive")

@@ -19,7 +19,7 @@ from auxtap.extraction.formats.contract import (
 )
 from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
 from auxtap.extraction.manifest import StageStates, StoreManifest, read_manifest
-from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, part_file, part_metadata
+from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, part_file, part_metadata
 from auxtap.tap.protocol import (
     FINAL,
     HIDDEN_PREFIX,
@@ -131,7 +131,7 @@ class _StoreCheck:
         self._check_strangers({part.file for line in stored for part in line.parts})
         quarantine = self._path / QUARANTINE
         return StoreReport(
-            n_samples=self._manifest.dataset.n_samples,
+            n_samples=self._manifest.n_expected,
             stored=len(stored),
             skipped=sum(line.fate == SKIPPED for line in last_lines),
             failed=sum(line.fate == FAILED for line in last_lines),
@@ -244,7 +244,7 @@ class _StoreCheck:
 
     def _check_strangers(self, known: set[str]) -> None:
         """Name what lies in the store and is no part of it."""
-        top = {MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE}
+        top = {MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE, STATUS}
         for entry in sorted(self._path.iterdir()):
             if entry.name not in top:
                 self._find(entry.name, "is no file of a store")

@@ -9,13 +9,47 @@ from auxtap.extraction.samples import Dataset
 
 
 @dataclass(frozen=True)
+class ServerPlace:
+    """One server: its URL and every spool that its writers fill.
+
+    There are several spools when its stages run on several hosts, or when the URL is a router's and each server
+    behind it has its own.
+    """
+
+    url: str
+    spools: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part `number` of `count`: every `count`-th sample, counted from 1."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def takes(self, index: int) -> bool:
+        """Tell whether a sample is in this shard."""
+        return index % self.count == self.number - 1
+
+    def n_samples(self, n_samples: int) -> int:
+        """Return how many of a dataset's samples are in this shard."""
+        return len(range(self.number - 1, n_samples, self.count))
+
+
+@dataclass(frozen=True)
 class ExtractionJob:
     """One run of the extractor: `dataset` through the server at `server_url`, by way of `spool`, into `store`.
 
-    `timeout_s` bounds one request, `parts_timeout_s` the wait for its parts after the server has answered;
-    a server that has given no sign of life for `stall_timeout_s` while requests were out ends the run.
-    `max_spool_bytes` bounds what is in flight plus what is written and not yet drained; None takes 80 % of
-    the space that is free at the start.
+    `extra_spools` are further ones of that server, `more_servers` share the work with it. `concurrency` bounds the
+    requests of one server, `timeout_s` one request, `parts_timeout_s` the wait for its parts after the server has
+    answered. A server that has given no sign of life for `stall_timeout_s` while requests were out is taken for
+    gone; when all are, the run waits `wait_for_server_s` for one to come back, then ends.
+    `max_spool_bytes` bounds what is in flight plus what is written and not yet drained, of all servers together;
+    None takes 80 % of the space that is free at the start. `samples_url` is an fsspec URL that takes the samples
+    instead of the folder `store`. The run ends when more than `max_failures` samples have failed.
     """
 
     dataset: Dataset
@@ -31,6 +65,21 @@ class ExtractionJob:
     max_tries: int = 3
     backoff_s: float = 0.5
     max_spool_bytes: int | None = None
+    extra_spools: tuple[Path, ...] = ()
+    more_servers: tuple[ServerPlace, ...] = ()
+    wait_for_server_s: float = 0.0
+    drain_threads: int = 4
+    store_tries: int = 6
+    samples_url: str | None = None
+    shard: Shard | None = None
+    max_bytes: int | None = None
+    reserve_bytes: int = 0
+    max_failures: int | None = None
+
+    @property
+    def places(self) -> tuple[ServerPlace, ...]:
+        """All servers."""
+        return (ServerPlace(self.server_url, (self.spool, *self.extra_spools)), *self.more_servers)
 
 
 @dataclass(frozen=True)
@@ -58,7 +107,11 @@ class ExtractionProgress:
     tokens_stored: int = 0
     bytes_stored: int = 0
     spool_bytes: int = 0
+    spool_limit: int = 0
+    servers_up: int = 0
+    servers: int = 0
     elapsed_s: float = 0.0
+    last_error: str = ""
     message: str | None = None
 
 
@@ -68,7 +121,8 @@ class ExtractionSummary:
 
     `stored`, `tokens` and `n_bytes` count what this run stored, `already_stored` what it found. `unattributed`
     counts forward batches whose rows the tap could not give to a request, `tap_errors` its other errors;
-    `tap_last_error` is its own word for the last of them.
+    `tap_last_error` is its own word for the last of them. `stopped` says why the run ended before its time, empty
+    when it did not or was asked to.
     """
 
     n_samples: int
@@ -83,6 +137,8 @@ class ExtractionSummary:
     tap_errors: int
     tap_last_error: str
     interrupted: bool
+    stopped: str
+    peak_spool_bytes: int
     not_stored: tuple[SampleFate, ...]
 
     @property
@@ -94,7 +150,7 @@ class ExtractionSummary:
     def complete(self) -> bool:
         """Whether every sample is stored and the tap had nothing to complain of."""
         whole = self.stored + self.already_stored == self.n_samples
-        return whole and not (self.unattributed or self.tap_errors or self.interrupted)
+        return whole and not (self.unattributed or self.tap_errors or self.interrupted or self.stopped)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The append-only record of every sample's fate; the last line of an id wins."""
 
+import contextlib
 import json
 import os
 import re
@@ -173,13 +174,25 @@ class LedgerWriter:
         """Open `path` and cut off whatever follows its last whole line."""
         self._file: BinaryIO = path.open("ab", buffering=0)
         self._file.truncate(whole_bytes)
+        self._whole_bytes = whole_bytes
 
     def append(self, line: LedgerLine) -> None:
-        """Write a line in one piece and fsync it."""
+        """Write a line in one piece and fsync it; one that cannot be written whole is taken back.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         data = json.dumps(line.to_json(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
-        while data:
-            data = data[self._file.write(data) :]
-        os.fsync(self._file.fileno())
+        whole = self._whole_bytes + len(data)
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._whole_bytes)
+            raise
+        self._whole_bytes = whole
 
     def close(self) -> None:
         """Close the file."""

@@ -11,11 +11,12 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 
 STORE_VERSION = 1
 FINAL_STATE = "post-norm"
+_SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 _RUN = re.compile(r"[0-9a-f]{8}")
 # Where a store began is told by these; what may change from session to session is not among them.
 _IDENTITY = (
     "part_format", "model", "release", "source_digest", "patch_digest", "dtype", "final", "layers", "stages",
-    "dataset",
+    "dataset", "shard",
 )  # fmt: skip
 
 
@@ -50,7 +51,11 @@ class DatasetFacts:
 
 @dataclass(frozen=True)
 class StoreManifest:
-    """A store's own description; `layers` are capture indices, `sessions` counts the runs that wrote into it."""
+    """A store's own description.
+
+    `layers` are capture indices, `sessions` counts the runs that wrote into it, `shard` is `number/count` when it
+    takes a part of the dataset only.
+    """
 
     run: str
     sessions: int
@@ -67,6 +72,15 @@ class StoreManifest:
     stages: tuple[StageStates, ...]
     dataset: DatasetFacts
     server_arguments: Mapping[str, Any] = field(hash=False)
+    shard: str = ""
+
+    @property
+    def n_expected(self) -> int:
+        """How many samples the store is to hold."""
+        match = _SHARD.fullmatch(self.shard)
+        if match is None:
+            return self.dataset.n_samples
+        return len(range(int(match[1]) - 1, self.dataset.n_samples, int(match[2])))
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as it is published, the layers in every convention."""
@@ -87,6 +101,7 @@ class StoreManifest:
             "pp_size": self.pp_size,
             "stages": [{"pp": stage.pp, "states": list(stage.states)} for stage in self.stages],
             "dataset": asdict(self.dataset),
+            **({"shard": self.shard} if self.shard else {}),
             "server_arguments": dict(self.server_arguments),
         }
 
@@ -116,6 +131,7 @@ class StoreManifest:
                 stages=tuple(StageStates(stage["pp"], tuple(stage["states"])) for stage in value["stages"]),
                 dataset=DatasetFacts(**value["dataset"]),
                 server_arguments=dict(value["server_arguments"]),
+                shard=value.get("shard", ""),
             )
         except KeyError as error:
             raise ValueError(f"{error} is missing") from None
@@ -133,11 +149,13 @@ class StoreManifest:
             raise ValueError("a count is not a number")
         texts: tuple[object, ...] = (
             self.run, self.tool_version, self.part_format, self.model.path, self.model.model_class, self.release,
-            self.source_digest, self.patch_digest, self.dtype, self.final, self.dataset.digest,
+            self.source_digest, self.patch_digest, self.dtype, self.final, self.dataset.digest, self.shard,
             *(state for stage in self.stages for state in stage.states),
         )  # fmt: skip
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a name or digest is not a text")
+        if self.shard and _SHARD.fullmatch(self.shard) is None:
+            raise ValueError("shard is not number/count")
         if _RUN.fullmatch(self.run) is None:
             raise ValueError("run is not eight hexadecimal digits")
         if [layer_conventions(layer) for layer in self.layers] != value["layers"]:

@@ -1,19 +1,28 @@
 """Wait for a sample's parts and read them, believing nothing that was not compared."""
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from auxtap.core.errors import ExtractionError
 from auxtap.extraction.finite import is_finite
-from auxtap.extraction.spool import ForeignFileError, SpoolDirectory
-from auxtap.extraction.topology import Topology, read_topology, stage_layout
+from auxtap.extraction.spool import ForeignFileError, SpoolUnion
+from auxtap.extraction.topology import Topology, WritersMissingError, read_topology, stage_layout
 from auxtap.extraction.untrusted import printable
 from auxtap.tap import protocol
-from auxtap.tap.protocol import FailureRecord, Header, PartName, ProtocolError, RankDescriptor, RequestId
+from auxtap.tap.protocol import (
+    FailureRecord,
+    Header,
+    PartLayout,
+    PartName,
+    ProtocolError,
+    RankDescriptor,
+    RequestId,
+)
 
 BLOCK_BYTES = 4 << 20
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
@@ -32,7 +41,7 @@ class PartRejectedError(Exception):
 class WritersWatch:
     """The spool's writers as they are now: a server that was started again has new nonces."""
 
-    def __init__(self, spool: SpoolDirectory) -> None:
+    def __init__(self, spool: SpoolUnion) -> None:
         """Read the writers; raises what `read_topology` raises."""
         self._spool = spool
         self._lock = threading.Lock()
@@ -61,14 +70,29 @@ def _meaning(topology: Topology) -> list[dict[str, object]]:
 
 
 @dataclass(frozen=True)
+class Replica:
+    """One complete set of writers and the spool they write into."""
+
+    spool: SpoolUnion
+    writers: WritersWatch
+
+
+@dataclass(frozen=True)
 class ReadyPart:
     """A part with a final name whose header was checked; its bytes are yet to be read."""
 
     name: PartName
     header: Header
     digest: str
+    replica: Replica
 
-    def blocks(self, spool: SpoolDirectory, ids: bytes) -> Iterator[memoryview]:
+    @property
+    def layout(self) -> PartLayout:
+        """What the part holds, by its writer's word."""
+        n_tokens = self.header.slots[0].shape[0]
+        return stage_layout(self.replica.writers.topology.writer(self.name.pp, self.name.dp), n_tokens)
+
+    def blocks(self, ids: bytes) -> Iterator[memoryview]:
         """Read all tensor bytes in order; after the last block they are known to be good.
 
         A block is valid until the next one is asked for.
@@ -80,7 +104,7 @@ class ReadyPart:
         algorithm, expected = protocol.split_digest(self.digest)
         digest = protocol.new_digest(algorithm)
         buffer = memoryview(bytearray(min(BLOCK_BYTES, max(self.header.data_bytes, 1))))
-        with os.fdopen(_open(spool, name), "rb", buffering=0) as file:
+        with os.fdopen(_open(self.replica.spool, name), "rb", buffering=0) as file:
             file.seek(self.header.n_bytes)
             for slot in self.header.slots:
                 done = 0
@@ -110,7 +134,7 @@ def _fill(readinto: Callable[[memoryview], int | None], block: memoryview) -> bo
     return True
 
 
-def _open(spool: SpoolDirectory, name: str) -> int:
+def _open(spool: SpoolUnion, name: str) -> int:
     try:
         return spool.open_file(name)
     except (ForeignFileError, FileNotFoundError) as error:
@@ -119,15 +143,16 @@ def _open(spool: SpoolDirectory, name: str) -> int:
 
 @dataclass(frozen=True)
 class PartsWaiter:
-    """Finds the parts of one request after another."""
+    """Finds the parts of one request after another; behind a router they may come into any replica's spool."""
 
-    spool: SpoolDirectory
-    writers: WritersWatch
+    replicas: tuple[Replica, ...]
     stop: threading.Event
     clock: Callable[[], float] = time.monotonic
 
-    def wait(self, rid: RequestId, n_tokens: int, timeout_s: float) -> tuple[ReadyPart, ...]:
-        """Return one checked part for every stage, all of one DP group.
+    def wait(
+        self, rid: RequestId, n_tokens: int, timeout_s: float, given_up: Callable[[], bool] = lambda: False
+    ) -> tuple[ReadyPart, ...]:
+        """Return one checked part for every stage, all of one DP group; `given_up` ends the wait early.
 
         Raises:
             PartRejectedError: a stage announced a failure, a part is not what it must be, or time is up.
@@ -136,27 +161,57 @@ class PartsWaiter:
         deadline = self.clock() + timeout_s
         pause = _SHORTEST_PAUSE_S
         while True:
-            for dp in range(self.writers.topology.head.dp_size):
-                parts = self._look(rid, dp, n_tokens)
-                if parts is not None:
-                    return parts
-            if self.clock() >= deadline or self.stop.is_set():
+            for replica in self.replicas:
+                for dp in range(replica.writers.topology.head.dp_size):
+                    parts = _Look(replica).find(rid, dp, n_tokens)
+                    if parts is not None:
+                        return parts
+            if self.clock() >= deadline or self.stop.is_set() or given_up():
                 break
             self.stop.wait(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
-        if not self.spool.is_in_place():
-            raise ExtractionError(
-                f"spool {self.spool.path} was removed", hint="restart the server, then run the same command again"
-            )
-        raise PartRejectedError(self._describe_missing(rid, timeout_s))
+        for replica in self.replicas:
+            if not replica.spool.is_in_place():
+                raise ExtractionError(
+                    f"spool {replica.spool.path} was removed",
+                    hint="restart the server, then run the same command again",
+                )
+        raise PartRejectedError(describe_missing(self.replicas, rid, timeout_s))
 
     def discard(self, rid: RequestId) -> None:
         """Remove what is ready or failed of a request."""
-        for writer in self.writers.topology.writers:
-            for suffix in (protocol.READY, protocol.FAILED):
-                self.spool.remove(str(PartName(rid, writer.pp_rank, writer.dp_rank, suffix)))
+        for replica in self.replicas:
+            for writer in replica.writers.topology.writers:
+                for suffix in (protocol.READY, protocol.FAILED):
+                    replica.spool.remove(str(PartName(rid, writer.pp_rank, writer.dp_rank, suffix)))
 
-    def _look(self, rid: RequestId, dp: int, n_tokens: int) -> tuple[ReadyPart, ...] | None:
+    def has_ended(self, rid: RequestId) -> bool:
+        """Tell whether the tap is through with a request that was given up: every part ready, or one failed."""
+        for replica in self.replicas:
+            for dp in range(replica.writers.topology.head.dp_size):
+                stages = [stage.pp_rank for stage in replica.writers.topology.stages]
+                failed = [replica.spool.holds(str(PartName(rid, pp, dp, protocol.FAILED))) for pp in stages]
+                ready = [replica.spool.holds(str(PartName(rid, pp, dp, protocol.READY))) for pp in stages]
+                if any(failed) or all(ready):
+                    return True
+        return False
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A look for parts in one replica."""
+
+    replica: Replica
+
+    @property
+    def spool(self) -> SpoolUnion:
+        return self.replica.spool
+
+    @property
+    def writers(self) -> WritersWatch:
+        return self.replica.writers
+
+    def find(self, rid: RequestId, dp: int, n_tokens: int) -> tuple[ReadyPart, ...] | None:
         stages = self.writers.topology.stages
         for stage in stages:
             self._raise_failure(PartName(rid, stage.pp_rank, dp, protocol.FAILED))
@@ -170,7 +225,8 @@ class PartsWaiter:
         """Return the living writer that has `nonce`, None when that one is of an earlier start."""
         writer = self.writers.topology.writer(name.pp, name.dp)
         if writer.nonce != nonce:
-            writer = self.writers.refresh().writer(name.pp, name.dp)
+            with contextlib.suppress(WritersMissingError):
+                writer = self.writers.refresh().writer(name.pp, name.dp)
         return writer if writer.nonce == nonce else None
 
     def _raise_failure(self, name: PartName) -> None:
@@ -214,22 +270,23 @@ class PartsWaiter:
             wrong = f"has {size} bytes, not {header.n_bytes + header.data_bytes}"
         if wrong is not None:
             raise PartRejectedError(f"{text} {wrong}", received=(text,))
-        return ReadyPart(name, header, header.metadata["digest"])
+        return ReadyPart(name, header, header.metadata["digest"], self.replica)
 
-    def _describe_missing(self, rid: RequestId, timeout_s: float) -> str:
-        """Say what of the request is there and what is not."""
-        topology = self.writers.topology
-        for suffix, state in ((protocol.READY, "ready"), (protocol.WRITING, "begun")):
+
+def describe_missing(replicas: Sequence[Replica], rid: RequestId, timeout_s: float) -> str:
+    """Say what of a request is there and what is not."""
+    for suffix, state in ((protocol.READY, "ready"), (protocol.WRITING, "begun")):
+        for replica in replicas:
+            topology = replica.writers.topology
             seen = {
                 (stage.pp_rank, dp)
                 for stage in topology.stages
                 for dp in range(topology.head.dp_size)
-                if self.spool.holds(str(PartName(rid, stage.pp_rank, dp, suffix)))
+                if replica.spool.holds(str(PartName(rid, stage.pp_rank, dp, suffix)))
             }
             if seen:
-                n_stages = len(topology.stages)
-                return f"after {timeout_s:g} s only {len(seen)} of {n_stages} parts are {state}"
-        return f"after {timeout_s:g} s no part of it is in the spool"
+                return f"after {timeout_s:g} s only {len(seen)} of {len(topology.stages)} parts are {state}"
+    return f"after {timeout_s:g} s no part of it is in the spool"
 
 
 def _describe_layout(header: Header, writer: RankDescriptor, n_tokens: int) -> str:

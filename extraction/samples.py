@@ -107,6 +107,26 @@ class Dataset:
                 )
 
 
+@dataclass(frozen=True)
+class BadRecord:
+    """A line of a dataset that is no sample."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DatasetSurvey:
+    """A dataset with all that is wrong in it.
+
+    `dataset` holds the good records only; `n_repeated` of them have the very tokens of an earlier one.
+    """
+
+    dataset: Dataset
+    bad: tuple[BadRecord, ...]
+    n_repeated: int
+
+
 def read_dataset(path: Path, tokenizer: ConversationTokenizer | None = None) -> Dataset:
     """Read and check every line of a JSONL file; `tokenizer` is needed for records of `messages`.
 
@@ -114,6 +134,27 @@ def read_dataset(path: Path, tokenizer: ConversationTokenizer | None = None) -> 
         ExtractionError: the file cannot be read, is empty, or a line is bad (`path:line` and the reason).
         UsageError: it holds `messages` and there is no tokenizer.
     """
+    dataset = _gather(path, tokenizer, None)
+    if not dataset.samples:
+        raise ExtractionError(f"dataset {path} holds no samples", hint="a dataset is one JSON object a line")
+    return dataset
+
+
+def survey_dataset(path: Path, tokenizer: ConversationTokenizer | None = None) -> DatasetSurvey:
+    """Read a dataset to its end whatever is wrong in it.
+
+    Raises:
+        ExtractionError: the file cannot be read.
+        UsageError: it holds `messages` and there is no tokenizer.
+    """
+    bad: list[BadRecord] = []
+    dataset = _gather(path, tokenizer, bad)
+    distinct = {sample.ids_digest() for sample in dataset.samples}
+    return DatasetSurvey(dataset, tuple(bad), len(dataset.samples) - len(distinct))
+
+
+def _gather(path: Path, tokenizer: ConversationTokenizer | None, bad: list[BadRecord] | None) -> Dataset:
+    """Read all samples; the first bad line raises, or every one goes into `bad`."""
     lines: dict[str, int] = {}
     samples: list[Sample] = []
     algorithm = best_digest()
@@ -123,10 +164,15 @@ def read_dataset(path: Path, tokenizer: ConversationTokenizer | None = None) -> 
             for number, data in enumerate(file, start=1):
                 if not data.strip():
                     continue
-                sample = _read_line(path, number, data, len(samples), tokenizer)
-                if sample.sample_id in lines:
-                    first = lines[sample.sample_id]
-                    raise _bad_line(path, number, f"id {sample.sample_id!r} stands on line {first} already")
+                try:
+                    sample = _read_line(path, number, data, len(samples), tokenizer)
+                    if sample.sample_id in lines:
+                        raise _BadLineError(f"id {sample.sample_id!r} stands on line {lines[sample.sample_id]} already")
+                except _BadLineError as error:
+                    if bad is None:
+                        raise _bad_line(path, number, str(error)) from None
+                    bad.append(BadRecord(number, str(error)))
+                    continue
                 lines[sample.sample_id] = number
                 samples.append(sample)
                 digest.update(json.dumps([sample.sample_id, sample.n_tokens]).encode())
@@ -134,9 +180,11 @@ def read_dataset(path: Path, tokenizer: ConversationTokenizer | None = None) -> 
                 digest.update(sample.loss_mask)
     except OSError as error:
         raise ExtractionError(f"cannot read dataset {path}: {error.strerror}") from None
-    if not samples:
-        raise ExtractionError(f"dataset {path} holds no samples", hint="a dataset is one JSON object a line")
     return Dataset(path, f"{algorithm}:{digest.hexdigest()}", tuple(samples))
+
+
+class _BadLineError(Exception):
+    """A line is no sample; the text says why."""
 
 
 def _bad_line(path: Path, number: int, reason: str, *, hint: str | None = None) -> ExtractionError:
@@ -164,13 +212,13 @@ def _read_line(path: Path, number: int, data: bytes, index: int, tokenizer: Conv
             ids = _pack_ids(record.get("input_ids"))
             mask = _pack_mask(record.get("loss_mask"), len(ids) // 8)
     except json.JSONDecodeError as error:
-        raise _bad_line(path, number, f"malformed JSON: {error.msg} at column {error.colno}") from None
+        raise _BadLineError(f"malformed JSON: {error.msg} at column {error.colno}") from None
     except UnicodeDecodeError:
-        raise _bad_line(path, number, "malformed JSON: not UTF-8") from None
+        raise _BadLineError("malformed JSON: not UTF-8") from None
     except RecursionError:
-        raise _bad_line(path, number, "malformed JSON: nested too deep") from None
+        raise _BadLineError("malformed JSON: nested too deep") from None
     except ValueError as error:
-        raise _bad_line(path, number, str(error)) from None
+        raise _BadLineError(str(error)) from None
     return Sample(index, sample_id, number, ids, mask)
 
 

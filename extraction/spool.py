@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -112,6 +113,11 @@ class SpoolDirectory:
         status = os.fstatvfs(self._handle)
         return status.f_bavail * status.f_frsize
 
+    @property
+    def device(self) -> int:
+        """The number of the device that the spool lies on."""
+        return self._identity[0]
+
     def is_in_place(self) -> bool:
         """Tell whether the path still leads to the directory that was opened."""
         try:
@@ -129,3 +135,60 @@ class SpoolDirectory:
                 self.remove(name)
                 n_removed += 1
         return n_removed
+
+
+class SpoolUnion:
+    """The spools of one server taken together: its stages may write on several hosts, each into its own."""
+
+    def __init__(self, spools: Sequence[SpoolDirectory]) -> None:
+        """Take directories that are open; a name is looked for in their order."""
+        self._spools = tuple(spools)
+
+    @property
+    def path(self) -> Path:
+        """The first of the directories, for messages."""
+        return self._spools[0].path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All directories."""
+        return tuple(spool.path for spool in self._spools)
+
+    def names(self) -> list[str]:
+        """Return what lies in any of them."""
+        return [name for spool in self._spools for name in spool.names()]
+
+    def holds(self, name: str) -> bool:
+        """Tell whether anything of that name is in one of them."""
+        return any(spool.holds(name) for spool in self._spools)
+
+    def open_file(self, name: str) -> int:
+        """Open a plain file of ours; raises as `SpoolDirectory.open_file` does."""
+        return self._of(name).open_file(name)
+
+    def read_record(self, name: str) -> bytes:
+        """Read a small file; raises as `SpoolDirectory.read_record` does."""
+        return self._of(name).read_record(name)
+
+    def remove(self, name: str) -> None:
+        """Remove `name` wherever it is."""
+        for spool in self._spools:
+            spool.remove(name)
+
+    def is_in_place(self) -> bool:
+        """Tell whether every path still leads to the directory that was opened."""
+        return all(spool.is_in_place() for spool in self._spools)
+
+    def free_by_device(self) -> dict[int, int]:
+        """Return the bytes that are free, by device."""
+        return {spool.device: spool.free_bytes() for spool in self._spools}
+
+    def sweep(self, run: str, before_attempt: int) -> int:
+        """Remove what older attempts of `run` left behind and return how many files that were."""
+        return sum(spool.sweep(run, before_attempt) for spool in self._spools)
+
+    def _of(self, name: str) -> SpoolDirectory:
+        return next((spool for spool in self._spools if spool.holds(name)), self._spools[0])
+
+
+AnySpool = SpoolDirectory | SpoolUnion

@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -25,6 +25,8 @@ from auxtap.extraction.samples import Sample
 from auxtap.tap.protocol import INPUT_IDS, PartLayout, best_digest, new_digest
 
 MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE = "manifest.json", "ledger.jsonl", ".lock", "samples", "quarantine"
+# How far a running extraction is; published over and over, read by `auxtap status`.
+STATUS = "status.json"
 _TEMPORARY = re.compile(r"\..*\.tmp")
 
 
@@ -156,7 +158,7 @@ class Store:
         part = LedgerPart(name, source.stage, source.dp, states, sink.n_bytes, sink.digest, source.tap_digest)
         return WrittenPart(temporary, part)
 
-    def commit(self, written: Iterable[WrittenPart], line: LedgerLine) -> None:
+    def commit(self, written: Sequence[WrittenPart], line: LedgerLine) -> None:
         """Give a sample's parts their final names, then write its ledger line.
 
         Raises:
@@ -164,10 +166,17 @@ class Store:
         """
         with self._lock:
             self._check_open()
-            for item in written:
-                item.temporary.replace(self.path / item.part.file)
-            fsync_directory(self.path / SAMPLES)
-            self._ledger.append(line)
+            try:
+                for item in written:
+                    item.temporary.replace(self.path / item.part.file)
+                fsync_directory(self.path / SAMPLES)
+                self._ledger.append(line)
+            except BaseException:
+                # Files without their line are nothing: better gone than found by a check.
+                for item in written:
+                    with contextlib.suppress(OSError):
+                        (self.path / item.part.file).unlink(missing_ok=True)
+                raise
             self._lines[line.sample_id] = line
 
     def record(self, line: LedgerLine) -> None:
@@ -191,6 +200,11 @@ class Store:
             files.append(name)
         publish_json(folder / "reason.json", {"reason": reason, "received": files})
         return folder
+
+    def free_bytes(self) -> int | None:
+        """Return the space that is left for us on the store's file system."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
 
     def close(self) -> None:
         """End all writing; what another thread still holds is not published any more."""

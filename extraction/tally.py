@@ -3,19 +3,29 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 
-from auxtap.extraction.job import ExtractionProgress, ExtractionSummary, Observer, SampleFate
-from auxtap.extraction.ledger import STORED, LedgerLine
-from auxtap.extraction.samples import Dataset
+from auxtap.extraction.job import ExtractionJob, ExtractionProgress, ExtractionSummary, Observer, SampleFate
+from auxtap.extraction.ledger import FAILED, STORED, LedgerLine
 from auxtap.extraction.tap_watch import TapTrouble
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is on its way at a moment, through all servers."""
+
+    in_flight: int
+    spool_bytes: int
+    spool_limit: int
+    servers_up: int
+    servers: int
 
 
 class Tally:
     """The figures of one run."""
 
-    def __init__(self, dataset: Dataset, observe: Observer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, job: ExtractionJob, observe: Observer, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin at zero; `observe` is called by `tell` only."""
         self._observe = observe
         self._clock = clock
@@ -24,7 +34,8 @@ class Tally:
         self._messages: deque[str] = deque()
         self._not_stored: list[SampleFate] = []
         self._trouble = TapTrouble()
-        self._progress = ExtractionProgress(len(dataset.samples), dataset.n_tokens)
+        samples = [s for s in job.dataset.samples if job.shard is None or job.shard.takes(s.index)]
+        self._progress = ExtractionProgress(len(samples), sum(sample.n_tokens for sample in samples))
 
     def say(self, message: str) -> None:
         """Leave a message for the observer."""
@@ -43,10 +54,17 @@ class Tally:
         with self._lock:
             self._not_stored.append(SampleFate(line.index, line.sample_id, line.fate, line.reason))
         self.say(f"{line.sample_id}: {line.fate}: {line.reason}")
+        if line.fate == FAILED:
+            self.note_error(f"{line.sample_id}: {line.reason}")
         self._add(**{line.fate: 1, "tokens_done": line.n_tokens})
 
-    def note_trouble(self, trouble: TapTrouble) -> None:
-        """Take what the tap reports of itself; news is a message."""
+    def note_trouble(self, troubles: Sequence[TapTrouble]) -> None:
+        """Take what the taps report of themselves; news is a message."""
+        trouble = TapTrouble(
+            sum(each.unattributed for each in troubles),
+            sum(each.errors for each in troubles),
+            next((each.last_error for each in troubles if each.last_error), ""),
+        )
         if trouble != self._trouble:
             self._trouble = trouble
             self.say(
@@ -54,20 +72,25 @@ class Tally:
                 + (f": {trouble.last_error}" if trouble.last_error else "")
             )
 
-    def tell(self, *, in_flight: int, spool_bytes: int) -> None:
+    def note_error(self, error: str) -> None:
+        """Keep the last thing that went wrong, fate or not."""
+        with self._lock:
+            self._progress = replace(self._progress, last_error=error)
+
+    @property
+    def n_failed(self) -> int:
+        """Samples that have failed in this run."""
+        return self._progress.failed
+
+    def tell(self, traffic: Traffic) -> None:
         """Hand all messages and the state of things to the observer."""
         with self._lock:
-            progress = replace(
-                self._progress,
-                in_flight=in_flight,
-                spool_bytes=spool_bytes,
-                elapsed_s=self._clock() - self._started,
-            )
+            progress = replace(self._progress, elapsed_s=self._clock() - self._started, **asdict(traffic))
         while self._messages:
             self._observe(replace(progress, message=self._messages.popleft()))
         self._observe(progress)
 
-    def summarize(self, *, asked_to_stop: bool) -> ExtractionSummary:
+    def summarize(self, *, asked_to_stop: bool, stopped: str, peak_spool_bytes: int) -> ExtractionSummary:
         """Return what the run came to."""
         with self._lock:
             progress, not_stored = self._progress, sorted(self._not_stored, key=lambda fate: fate.index)
@@ -85,6 +108,8 @@ class Tally:
             tap_errors=self._trouble.errors,
             tap_last_error=self._trouble.last_error,
             interrupted=asked_to_stop and n_settled < progress.n_samples,
+            stopped=stopped,
+            peak_spool_bytes=peak_spool_bytes,
             not_stored=tuple(not_stored),
         )
 

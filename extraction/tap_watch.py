@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from auxtap.extraction.spool import ForeignFileError, SpoolDirectory
+from auxtap.extraction.spool import ForeignFileError, SpoolUnion
 from auxtap.extraction.untrusted import printable
 from auxtap.tap import protocol
 from auxtap.tap.protocol import ProtocolError, TapStats
@@ -22,7 +22,7 @@ class TapTrouble:
 class TapWatch:
     """Follows the counters of all writers, over restarts of the server."""
 
-    def __init__(self, spool: SpoolDirectory) -> None:
+    def __init__(self, spool: SpoolUnion) -> None:
         """Take the counters as they stand for the beginning."""
         self._spool = spool
         self._before: dict[str, TapStats] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from auxtap.core.errors import ExtractionError
-from auxtap.extraction.spool import ForeignFileError, SpoolDirectory
+from auxtap.extraction.spool import AnySpool, ForeignFileError
 from auxtap.tap import protocol
 from auxtap.tap.protocol import PartLayout, PartMetadata, ProtocolError, RankDescriptor, RequestId
 
@@ -14,8 +14,14 @@ _COMMON = (
     "pp_size", "dp_size", "all_layers", "num_layers", "hidden_size", "vocab_size", "context_length", "dtype",
     "model_class", "model_path", "release", "patch_digest", "source_digest",
 )  # fmt: skip
+# What the states follow from; the servers of one run may differ in the rest.
+_OF_THE_STATES = tuple(name for name in _COMMON if name not in ("dp_size", "context_length"))
 _PAGE_BYTES = 4096
 _RESTART = "restart the server with an empty spool; auxtap serve makes one"
+
+
+class WritersMissingError(ExtractionError):
+    """Not every writer has announced itself yet."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,13 @@ class Topology:
                 return writer
         raise KeyError((pp, dp))
 
+    def differences(self, other: "Topology") -> tuple[str, ...]:
+        """Say in what another server's states differ from this one's."""
+        pairs = [(name, getattr(self.head, name), getattr(other.head, name)) for name in _OF_THE_STATES]
+        mine, theirs = ([(w.pp_rank, w.layers, w.has_final) for w in t.stages] for t in (self, other))
+        pairs.append(("stages", mine, theirs))
+        return tuple(f"{name.replace('_', ' ')} {one!r} and {two!r}" for name, one, two in pairs if one != two)
+
     def spool_bytes(self, n_tokens: int) -> int:
         """Return what a sample takes in the spool, in whole pages: the parts of all stages."""
         rid = RequestId("0" * 8, 10**9 - 1, 10**9 - 1)
@@ -69,7 +82,7 @@ def stage_layout(writer: RankDescriptor, n_tokens: int) -> PartLayout:
     )
 
 
-def read_topology(spool: SpoolDirectory) -> Topology:
+def read_topology(spool: AnySpool) -> Topology:
     """Read the descriptors of the spool's writers.
 
     Raises:
@@ -77,7 +90,7 @@ def read_topology(spool: SpoolDirectory) -> Topology:
     """
     names = sorted(name for name in spool.names() if protocol.is_descriptor_name(name))
     if not names:
-        raise ExtractionError(
+        raise WritersMissingError(
             f"no writer has announced itself in spool {spool.path}",
             hint="the server must run with this spool: auxtap serve --worktree DIR --model-path M --spool "
             f"{spool.path}",
@@ -95,7 +108,7 @@ def read_topology(spool: SpoolDirectory) -> Topology:
     head = next(iter(writers.values()))
     for key in ((dp, pp) for dp in range(head.dp_size) for pp in range(head.pp_size)):
         if key not in writers:
-            raise ExtractionError(
+            raise WritersMissingError(
                 f"spool {spool.path}: stage {key[1]} of group {key[0]} has not announced itself "
                 f"(pp size {head.pp_size}, dp size {head.dp_size})",
                 hint="wait until the server is ready, or " + _RESTART,
@@ -105,14 +118,25 @@ def read_topology(spool: SpoolDirectory) -> Topology:
     return topology
 
 
-def _read_descriptor(spool: SpoolDirectory, name: str) -> RankDescriptor:
+def is_complete(spool: AnySpool) -> bool:
+    """Tell whether the writers of this spool alone make a whole server."""
+    try:
+        read_topology(spool)
+    except WritersMissingError:
+        return False
+    return True
+
+
+def _read_descriptor(spool: AnySpool, name: str) -> RankDescriptor:
     try:
         return RankDescriptor.from_json(json.loads(spool.read_record(name)))
-    except (ForeignFileError, FileNotFoundError, ProtocolError, ValueError, RecursionError) as error:
+    except FileNotFoundError:
+        raise WritersMissingError(f"spool {spool.path}: {name} was there and is gone", hint=_RESTART) from None
+    except (ForeignFileError, ProtocolError, ValueError, RecursionError) as error:
         raise ExtractionError(f"spool {spool.path}: {name} is unusable: {error}", hint=_RESTART) from None
 
 
-def _check_agreement(spool: SpoolDirectory, writers: Iterable[RankDescriptor]) -> None:
+def _check_agreement(spool: AnySpool, writers: Iterable[RankDescriptor]) -> None:
     head, *others = writers
     for field in _COMMON:
         for other in others:
@@ -127,7 +151,7 @@ def _check_agreement(spool: SpoolDirectory, writers: Iterable[RankDescriptor]) -
         raise ExtractionError(f"spool {spool.path}: a writer's descriptor makes no sense", hint=_RESTART)
 
 
-def _check_coverage(spool: SpoolDirectory, topology: Topology) -> None:
+def _check_coverage(spool: AnySpool, topology: Topology) -> None:
     head = topology.head
     for dp in range(head.dp_size):
         stages = [topology.writer(pp, dp) for pp in range(head.pp_size)]

@@ -43,12 +43,13 @@ class FakeTap:
     dtype: str = "F32"
     dp_size: int = 1
     nonce: str = "nonce-a"
+    host: str = "testhost"
     faults: dict[int, list[str]] = field(default_factory=dict)
     stats: TapStats = field(default_factory=lambda: TapStats(nonce="nonce-a-0-0"))
 
     def descriptor(self, pp: int, dp: int = 0) -> RankDescriptor:
         return RankDescriptor(
-            host="testhost", pid=1, nonce=f"{self.nonce}-{pp}-{dp}", pp_rank=pp, pp_size=len(self.stages),
+            host=self.host, pid=1, nonce=f"{self.nonce}-{pp}-{dp}", pp_rank=pp, pp_size=len(self.stages),
             dp_rank=dp, dp_size=self.dp_size, tp_size=1, layers=self.stages[pp],
             all_layers=tuple(layer for stage in self.stages for layer in stage),
             has_final=pp == len(self.stages) - 1, num_layers=8, hidden_size=HIDDEN, vocab_size=100,
@@ -60,11 +61,13 @@ class FakeTap:
         for pp in range(len(self.stages)):
             for dp in range(self.dp_size):
                 text = json.dumps(self.descriptor(pp, dp).to_json())
-                (self.spool / protocol.descriptor_name("testhost", pp, dp)).write_text(text)
+                name = protocol.descriptor_name(self.host, pp, dp)
+                (self.spool / f".{name}.tmp").write_text(text)
+                (self.spool / f".{name}.tmp").rename(self.spool / name)
         self.publish_stats()
 
     def publish_stats(self) -> None:
-        name = protocol.stats_name(protocol.descriptor_name("testhost", 0, 0))
+        name = protocol.stats_name(protocol.descriptor_name(self.host, 0, 0))
         (self.spool / f".{name}.tmp").write_text(json.dumps(self.stats.to_json()))
         (self.spool / f".{name}.tmp").rename(self.spool / name)
 
@@ -129,6 +132,9 @@ class FakeServer:
     def __init__(self, tap: FakeTap) -> None:
         self.tap = tap
         self.requests: list[protocol.RequestId] = []
+        self.aborted: list[str] = []
+        # Requests that are answered before all others hang.
+        self.hang_after: int | None = None
         self.peak_in_flight = 0
         self.delay_s = 0.0
         self.healthy = True
@@ -162,6 +168,8 @@ class FakeServer:
             self.peak_in_flight = max(self.peak_in_flight, self._in_flight)
             faults = self.tap.faults.get(rid.index, [])
             fault = faults.pop(0) if faults else None
+            if self.hang_after is not None and len(self.requests) > self.hang_after:
+                fault = "hang"
         try:
             yield fault
         finally:
@@ -189,6 +197,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/abort_request":
+            self.fake.aborted.append(body["rid"])
+            self._send(200, b"")
+            return
         rid = protocol.parse_rid(body["rid"])
         assert rid is not None
         with self.fake.counted(rid) as fault:

@@ -1,14 +1,10 @@
 """Small parts on their own: finite check, admission, what is kept of the server's arguments, sizes."""
 
-import threading
-import time
-
 import numpy as np
 import pytest
 
 from auxtap.commands.extract import parse_size
 from auxtap.core.errors import UsageError
-from auxtap.extraction.admission import Admission
 from auxtap.extraction.client import clean_arguments
 from auxtap.extraction.finite import is_finite
 from auxtap.extraction.untrusted import printable
@@ -32,20 +28,6 @@ def test_finite_agrees_with_every_bit_pattern(dtype: str) -> None:
     for value in values[~good][:: max(1, (~good).sum() // 500)]:
         assert not is_finite(memoryview(np.array([0, value, 0], dtype=unsigned).tobytes()), dtype)
     assert is_finite(memoryview(b""), dtype)
-
-
-def test_admission_bounds_requests_and_bytes() -> None:
-    admission = Admission(max_requests=2, max_bytes=100)
-    assert admission.acquire(60, 0) and not admission.acquire(60, 0.01) and admission.acquire(40, 0)
-    assert (admission.n_requests, admission.n_bytes) == (2, 100)
-    assert not admission.acquire(0, 0.01)
-    threading.Timer(0.05, admission.release, args=(60,)).start()
-    begun = time.monotonic()
-    assert admission.acquire(50, 5.0) and time.monotonic() - begun < 2.0
-    assert not admission.wait_until_idle(0.01)
-    admission.release(50)
-    admission.release(40)
-    assert admission.wait_until_idle(0) and admission.n_bytes == 0
 
 
 def test_server_arguments_are_kept_without_secrets_and_noise() -> None:

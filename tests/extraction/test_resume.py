@@ -105,7 +105,7 @@ def test_asked_to_finish_it_stores_what_is_in_flight(make_job: Maker, server: An
 
 
 def test_asked_twice_it_stops_at_once(make_job: Maker, server: Any, tap: Any) -> None:
-    tap.faults = {index: ["hang"] for index in range(4, 40)}
+    server.hang_after = 4
     stop = StopRequest()
 
     def observe(progress: ExtractionProgress) -> None:
@@ -118,7 +118,7 @@ def test_asked_twice_it_stops_at_once(make_job: Maker, server: Any, tap: Any) ->
     summary = run_extraction(job, observe, stop=stop)
     assert time.monotonic() - begun < 5.0
     assert summary.interrupted and summary.stored == 4 and summary.failed == 0
-    tap.faults.clear()
+    server.hang_after = None
     assert run_extraction(job).complete
     assert check_store(job.store).findings == ()
 
