@@ -9,7 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from auxtap import __version__
-from auxtap.commands import apply, check, demo, engine, extract, patch, serve, sweep, trace, upgrade, verify
+from auxtap.commands import (
+    apply,
+    check,
+    demo,
+    drain,
+    engine,
+    extract,
+    merge,
+    patch,
+    serve,
+    status,
+    sweep,
+    trace,
+    upgrade,
+    verify,
+)
 from auxtap.commands.context import cache_layout
 from auxtap.core.errors import AuxtapError, ExitCode, UsageError
 
@@ -54,6 +69,9 @@ app.add_typer(engine.engine_app)
 app.command()(serve.serve)
 app.command()(extract.extract)
 app.command()(check.check)
+app.command()(status.status)
+app.command()(merge.merge)
+app.command()(drain.drain)
 app.command()(demo.demo)
 
 

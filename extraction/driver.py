@@ -14,6 +14,7 @@ from auxtap.extraction.job import (
     StopRequest,
     ignore_progress,
 )
+from auxtap.extraction.reporting import StatusFile, observe_all
 from auxtap.extraction.session import Session, Surroundings
 from auxtap.extraction.store import open_store
 from auxtap.extraction.tally import Tally
@@ -52,7 +53,8 @@ def run_extraction(
     """
     check_job(job)
     stop = stop or StopRequest()
-    tally = Tally(job, observe)
+    status = StatusFile(job.store)
+    tally = Tally(job, observe_all([observe, status]))
     with open_fleet(job, stop.now, restart) as fleet:
         head = fleet.topology.head
         job.dataset.check_vocabulary(head.vocab_size)
@@ -63,9 +65,16 @@ def run_extraction(
         with open_store(job.store, wanted, tally.say) as store:
             run, first_attempt = store.manifest.run, store.manifest.sessions * ATTEMPTS_A_SESSION
             fleet.sweep(run, first_attempt)
+            outcome = "failed"
             try:
-                return Session(Surroundings(job, fleet, store, stop), tally).carry_out()
+                summary = Session(Surroundings(job, fleet, store, stop), tally).carry_out()
+                outcome = summary.outcome
+                return summary
+            except Exception as error:
+                outcome = f"failed: {error}"
+                raise
             finally:
+                status.end(outcome)
                 fleet.sweep(run, first_attempt + ATTEMPTS_A_SESSION)
 
 
@@ -90,5 +99,7 @@ def check_job(job: ExtractionJob) -> None:
         raise UsageError("a server is named twice")
     if len({path.absolute() for place in job.places for path in place.spools}) < sum(len(p.spools) for p in job.places):
         raise UsageError("a spool is named twice", hint="every server writes into a spool of its own")
+    if job.samples_url is not None and job.part_format != "safetensors":
+        raise UsageError("a store at a URL takes format safetensors only")
     if job.max_spool_bytes is not None and job.max_spool_bytes <= 0:
         raise UsageError("the spool's bound must be positive")

@@ -121,6 +121,7 @@ class ExtractionSummary:
 
     `stored`, `tokens` and `n_bytes` count what this run stored, `already_stored` what it found. `unattributed`
     counts forward batches whose rows the tap could not give to a request, `tap_errors` its other errors;
+    `carried_s` is the time from the first request to the last sample's fate.
     `tap_last_error` is its own word for the last of them. `stopped` says why the run ended before its time, empty
     when it did not or was asked to.
     """
@@ -138,6 +139,7 @@ class ExtractionSummary:
     tap_last_error: str
     interrupted: bool
     stopped: str
+    carried_s: float
     peak_spool_bytes: int
     not_stored: tuple[SampleFate, ...]
 
@@ -145,6 +147,15 @@ class ExtractionSummary:
     def tokens_per_s(self) -> float:
         """Tokens that this run stored, by its wall-clock time."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a few words."""
+        if self.stopped:
+            return f"stopped: {self.stopped}"
+        if self.interrupted:
+            return "interrupted"
+        return "complete" if self.complete else "some samples are not stored"
 
     @property
     def complete(self) -> bool:

@@ -87,9 +87,11 @@ class Session:
         self._tell()
         self._drain.start()
         self._fleet.watch(self._job.stall_timeout_s, self._lose, self._fail, self._changed.set)
+        began = time.monotonic()
         try:
             self._send_all()
             self._wait_for_what_is_out()
+            carried_s = time.monotonic() - began
         finally:
             self._fleet.watch_no_longer()
             self._halted.set()
@@ -103,6 +105,7 @@ class Session:
         return self._tally.summarize(
             asked_to_stop=self._stop.finish.is_set(),
             stopped=self._stopped,
+            carried_s=carried_s,
             peak_spool_bytes=self._fleet.peak_spool_bytes,
         )
 

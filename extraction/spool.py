@@ -108,6 +108,19 @@ class SpoolDirectory:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=self._handle)
 
+    def create(self, name: str) -> int:
+        """Create `name` for writing and return its descriptor.
+
+        Raises:
+            FileExistsError: something of that name is there.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self._handle)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within the spool, replacing `new`."""
+        os.rename(old, new, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+
     def free_bytes(self) -> int:
         """Return the space that is left for us on the spool's file system."""
         status = os.fstatvfs(self._handle)

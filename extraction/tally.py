@@ -90,7 +90,9 @@ class Tally:
             self._observe(replace(progress, message=self._messages.popleft()))
         self._observe(progress)
 
-    def summarize(self, *, asked_to_stop: bool, stopped: str, peak_spool_bytes: int) -> ExtractionSummary:
+    def summarize(
+        self, *, asked_to_stop: bool, stopped: str, peak_spool_bytes: int, carried_s: float
+    ) -> ExtractionSummary:
         """Return what the run came to."""
         with self._lock:
             progress, not_stored = self._progress, sorted(self._not_stored, key=lambda fate: fate.index)
@@ -109,6 +111,7 @@ class Tally:
             tap_last_error=self._trouble.last_error,
             interrupted=asked_to_stop and n_settled < progress.n_samples,
             stopped=stopped,
+            carried_s=carried_s,
             peak_spool_bytes=peak_spool_bytes,
             not_stored=tuple(not_stored),
         )

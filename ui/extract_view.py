@@ -50,10 +50,17 @@ def describe_progress(progress: ExtractionProgress) -> str:
         if count:
             text += f", {count:,} {word}"
     rate = progress.tokens_stored / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
-    text += f"  {rate:,.0f} tokens/s  {human_bytes(progress.bytes_stored)}  {progress.in_flight} in flight"
+    bytes_per_s = progress.bytes_stored / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
+    text += f"  {rate:,.0f} tokens/s  {bytes_per_s / 1e9:.2f} GB/s  {progress.in_flight} in flight"
+    if progress.spool_limit:
+        text += f"  spool {100 * progress.spool_bytes / progress.spool_limit:.0f} %"
+    if progress.servers > 1:
+        text += f"  {progress.servers_up}/{progress.servers} servers"
     left = progress.n_tokens - progress.tokens_done
     if rate > 0 and left > 0:
         text += f"  ETA {human_seconds(left / rate)}"
+    if progress.last_error:
+        text += f"  last error: {progress.last_error[:80]}"
     return text
 
 
@@ -101,17 +108,17 @@ class _PlainProgress:
             console.say(describe_progress(progress))
 
 
-def summary_record(summary: ExtractionSummary, store: Path) -> dict[str, Any]:
+def summary_record(summary: ExtractionSummary, store: str) -> dict[str, Any]:
     """Return what `auxtap extract --json` prints."""
     record = asdict(summary)
     record["not_stored"] = [
         {"index": fate.index, "id": fate.sample_id, "fate": fate.fate, "reason": fate.reason}
         for fate in summary.not_stored
     ]
-    return {"store": str(store), **record, "tokens_per_s": summary.tokens_per_s, "complete": summary.complete}
+    return {"store": store, **record, "tokens_per_s": summary.tokens_per_s, "complete": summary.complete}
 
 
-def show_summary(summary: ExtractionSummary, store: Path, *, as_json: bool) -> None:
+def show_summary(summary: ExtractionSummary, store: str, *, as_json: bool) -> None:
     """Show how an extraction ended."""
     if as_json:
         console.emit_json(summary_record(summary, store))
@@ -127,6 +134,8 @@ def show_summary(summary: ExtractionSummary, store: Path, *, as_json: bool) -> N
         out.print(escape(f"{fate.fate}: {fate.sample_id}: {fate.reason}"), soft_wrap=True)
     if len(summary.not_stored) > NAMED_FATES:
         out.print(f"and {len(summary.not_stored) - NAMED_FATES:,} more; ledger.jsonl has them all")
+    if summary.stopped:
+        out.print(escape(f"stopped: {summary.stopped}"), soft_wrap=True)
     if summary.interrupted:
         out.print("interrupted; the same command continues")
 
@@ -141,6 +150,7 @@ def _summary_rows(summary: ExtractionSummary) -> Iterator[tuple[str, str]]:
     yield "bytes", human_bytes(summary.n_bytes)
     yield "time", human_seconds(summary.seconds)
     yield "tokens/s", f"{summary.tokens_per_s:,.0f}"
+    yield "peak spool", human_bytes(summary.peak_spool_bytes)
     yield "unattributed batches", f"{summary.unattributed:,}"
     if summary.tap_errors:
         yield "errors of the tap", f"{summary.tap_errors:,} (last: {escape(summary.tap_last_error)})"

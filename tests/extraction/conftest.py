@@ -44,6 +44,8 @@ class FakeTap:
     dp_size: int = 1
     nonce: str = "nonce-a"
     host: str = "testhost"
+    # The stages that write into this spool; all of them when it is None.
+    only: set[int] | None = None
     faults: dict[int, list[str]] = field(default_factory=dict)
     stats: TapStats = field(default_factory=lambda: TapStats(nonce="nonce-a-0-0"))
 
@@ -58,7 +60,7 @@ class FakeTap:
         )  # fmt: skip
 
     def announce(self) -> None:
-        for pp in range(len(self.stages)):
+        for pp in self._own_stages():
             for dp in range(self.dp_size):
                 text = json.dumps(self.descriptor(pp, dp).to_json())
                 name = protocol.descriptor_name(self.host, pp, dp)
@@ -66,8 +68,11 @@ class FakeTap:
                 (self.spool / f".{name}.tmp").rename(self.spool / name)
         self.publish_stats()
 
+    def _own_stages(self) -> list[int]:
+        return [pp for pp in range(len(self.stages)) if self.only is None or pp in self.only]
+
     def publish_stats(self) -> None:
-        name = protocol.stats_name(protocol.descriptor_name(self.host, 0, 0))
+        name = protocol.stats_name(protocol.descriptor_name(self.host, self._own_stages()[0], 0))
         (self.spool / f".{name}.tmp").write_text(json.dumps(self.stats.to_json()))
         (self.spool / f".{name}.tmp").rename(self.spool / name)
 
@@ -78,7 +83,7 @@ class FakeTap:
             self.stats = replace(self.stats, unattributed_batches=1, errors=1, last_error="lost a batch")
             self.publish_stats()
             return
-        for pp in range(len(self.stages)):
+        for pp in self._own_stages():
             descriptor = self.descriptor(pp, dp)
             if not descriptor.writes_parts or (fault == "one_stage" and pp > 0):
                 continue
@@ -126,10 +131,19 @@ class FakeTap:
             part.rename(ready)
 
 
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that a fault has broken is no news."""
+
+
 class FakeServer:
     """The HTTP side; `requests` are the rids it was asked for, in order."""
 
-    def __init__(self, tap: FakeTap) -> None:
+    def __init__(self, tap: FakeTap, port: int = 0) -> None:
         self.tap = tap
         self.requests: list[protocol.RequestId] = []
         self.aborted: list[str] = []
@@ -148,8 +162,7 @@ class FakeServer:
         class Handler(_Handler):
             fake = server
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = _HttpServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
@@ -322,11 +335,11 @@ def _state_rows() -> Callable[[str, Sequence[int], str], bytes]:
 
 
 @pytest.fixture
-def fake_server() -> Iterator[Callable[[FakeTap], FakeServer]]:
+def fake_server() -> Iterator[Callable[..., FakeServer]]:
     started: list[FakeServer] = []
 
-    def start(tap: FakeTap) -> FakeServer:
-        started.append(FakeServer(tap))
+    def start(tap: FakeTap, port: int = 0) -> FakeServer:
+        started.append(FakeServer(tap, port))
         return started[-1]
 
     yield start
