@@ -1,11 +1,12 @@
 """`auxtap verify`: prove a patch."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from auxtap.commands import numeric
 from auxtap.commands.context import cache_layout
 from auxtap.commands.patching import DEFAULT_LAYERS, DEFAULT_MODELS
 from auxtap.core.errors import CheckFailedError, UsageError
@@ -13,8 +14,7 @@ from auxtap.core.errors import CheckFailedError, UsageError
 if TYPE_CHECKING:
     from auxtap.checkout.publication import PublishedPatch
     from auxtap.checkout.source import Source
-    from auxtap.ui.engine_view import ProofRow
-    from auxtap.verification.engine import EngineReport
+    from auxtap.verification.engine_report import EngineReport
     from auxtap.verification.verdicts import Proof
 
 
@@ -35,9 +35,15 @@ def verify(
         str | None, typer.Option(help="The tree that PATCH is for. [default: the release that its manifest names]")
     ] = None,
     engine: Annotated[bool, typer.Option("--engine", help="Add the numeric proof on the CPU engine.")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Serve every tiny model under every setting.")] = False,
+    models: Annotated[str | None, typer.Option(help=numeric.MODELS_HELP)] = None,
+    settings: Annotated[str | None, typer.Option(help=numeric.SETTINGS_HELP)] = None,
     record: Annotated[
         Path | None,
         typer.Option(metavar="generated", help="Keep a numeric proof that holds in this folder's engine_proofs.json."),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="docs", help="Keep the result in this folder's engine-matrix.md.")
     ] = None,
     layers: Annotated[str, typer.Option(help="Capture indices, for a SOURCE.")] = DEFAULT_LAYERS,
     model: Annotated[str, typer.Option(help="Models, for a SOURCE.")] = DEFAULT_MODELS,
@@ -47,27 +53,24 @@ def verify(
     from auxtap.commands import patching
     from auxtap.ui import console, engine_view, patch_view
 
+    choice = numeric.NumericChoice(engine, matrix, models, settings, record, table)
+    choice.check()
     judged = _judge(target, source, layers, model)
     proof = judged.proof
-    report = _engine_report(judged) if engine and proof.holds else None
-    if record is not None and report is not None and report.holds:
-        _keep(judged, report, record)
+    report = _engine_report(judged, choice) if engine and proof.holds else None
     if json_output:
         shown = {"target": target, **patching.proof_record(proof)}
-        console.emit_json(shown if report is None else {**shown, "engine": _engine_record(report)})
+        console.emit_json(shown if report is None else {**shown, "engine": numeric.engine_record(report)})
     else:
-        numeric = [] if report is None else [engine_view.proof_table(_proof_rows(report), report.tolerance)]
-        patch_view.show(patch_view.checks_table(patching.check_rows(proof)), *numeric)
+        tables = [] if report is None else [engine_view.proof_table(numeric.proof_rows(report), report.tolerance)]
+        patch_view.show(patch_view.checks_table(patching.check_rows(proof)), *tables)
     if not proof.holds:
         names = [verdict.check for verdict in proof.rejected]
         raise CheckFailedError(
             patching.refusal(names, f" for {target}"), hint="auxtap patch SOURCE writes a patch that fits its source"
         )
-    if report is not None and not report.holds:
-        failed = [f"{result.case.model}/{result.case.setting}" for result in report.cases if not result.holds]
-        raise CheckFailedError(
-            f"states differ from the reference in {', '.join(failed) or 'every case'}", hint="the table says which"
-        )
+    if report is not None:
+        numeric.check_report(report)
 
 
 def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
@@ -91,46 +94,27 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     return _Judged(opened, manifest.models, manifest.layers, proof, manifest.patch_sha256)
 
 
-def _engine_report(judged: _Judged) -> "EngineReport":
+def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineReport":
     from auxtap.rewriters.diff import write_patch
     from auxtap.rewriters.plan import plan_capture
-    from auxtap.ui.console import say
-    from auxtap.verification.engine import prove_patch
 
     # The static proof has shown that writing the patch again gives the same bytes.
     patch_set = write_patch(judged.source.tree, plan_capture(judged.source.tree, judged.models, judged.layers))
-    return prove_patch(judged.source, patch_set, cache_layout(), progress=say)
+    report = numeric.prove_numerically(judged.source, patch_set, choice)
+    if choice.record is not None and report.holds:
+        _keep(judged, report, choice.record)
+    return report
 
 
 def _keep(judged: _Judged, report: "EngineReport", folder: Path) -> None:
     from auxtap.ui.console import say
     from auxtap.verification.engine import summarize_cases
-    from auxtap.verification.engine_cases import engine_cases
     from auxtap.verification.proof_level import EngineProof, keep_proof
 
     source = judged.source
-    proof = EngineProof(judged.patch_sha256, source.digest, summarize_cases(report), engine_cases(source.tree).not_run)
+    not_run = tuple(str(case) for case in report.not_run)
+    proof = EngineProof(judged.patch_sha256, source.digest, summarize_cases(report), not_run)
     say(f"kept in {keep_proof(folder, source.tree.release, proof)}")
-
-
-def _proof_rows(report: "EngineReport") -> "list[ProofRow]":
-    from auxtap.ui.engine_view import ProofRow
-    from auxtap.verification.engine import EQUAL
-
-    rows = []
-    for result in report.cases:
-        model, setting = result.case.model, result.case.setting
-        if result.problem is not None:
-            rows.append(ProofRow(model, report.release, setting, "", None, None, 0, result.problem, holds=False))
-        for cell in result.cells:
-            measured = (cell.max_abs, cell.max_rel, cell.rows, cell.verdict)
-            rows.append(ProofRow(model, cell.release, setting, cell.state, *measured, holds=cell.verdict == EQUAL))
-    return rows
-
-
-def _engine_record(report: "EngineReport") -> dict[str, Any]:
-    cases = [{**asdict(result), "holds": result.holds} for result in report.cases]
-    return {"holds": report.holds, "tolerance": report.tolerance, "cases": cases}
 
 
 def _source_of(published: "PublishedPatch", source: str | None) -> "Source":

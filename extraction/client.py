@@ -138,7 +138,8 @@ class ServerClient:
         """Send one prompt and wait for the end of it."""
         body = {
             "rid": rid,
-            # A prompt under a key of its own finds no prefix in a radix cache that was left on: all rows are computed.
+            # A prompt under a key of its own finds no prefix in a radix cache that was left on, where the release heeds
+            # it: up to 0.5.10 the scheduler drops it (Scheduler.handle_generate_request).
             "extra_key": rid,
             "input_ids": input_ids,
             "sampling_params": {"max_new_tokens": max_new_tokens, "temperature": 0},

@@ -19,7 +19,8 @@ ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
 ENV_RELEASE = "AUXTAP_RELEASE"
 ENV_CPU_SHIM = "AUXTAP_CPU_SHIM"
 
-CAPTURE_ARGUMENTS = ("--disable-radix-cache", "--skip-server-warmup")
+NO_RADIX_CACHE = "--disable-radix-cache"
+CAPTURE_ARGUMENTS = (NO_RADIX_CACHE, "--skip-server-warmup")
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"),
     *("--disable-overlap-schedule", "--max-total-tokens", "4096", "--mem-fraction-static", "0.1"),
@@ -83,7 +84,8 @@ class LaunchSpec:
 
     `tree` is the root of the patched tree (it holds `python/sglang`). Without `spool` the server runs untapped.
     `layers` are capture indices. `required_arguments` are those that the patch of the tree asks for. `cpu` chooses
-    the CPU engine's options and stand-ins.
+    the CPU engine's options and stand-ins. `radix_cache` leaves the prefix cache on, which is safe only for prompts
+    that each come under a key of their own.
     """
 
     python: Path
@@ -95,6 +97,7 @@ class LaunchSpec:
     spool: Path | None = None
     layers: tuple[int, ...] = ()
     cpu: bool = False
+    radix_cache: bool = False
     host: str = LOOPBACK
     release: str = ""
     patch_digest: str = ""
@@ -141,6 +144,8 @@ def server_arguments(spec: LaunchSpec) -> tuple[str, ...]:
     ours = ("--model-path", spec.model_path, "--host", spec.host, "--port", str(spec.port))
     cpu = CPU_ARGUMENTS if spec.cpu else ()
     capture = dict.fromkeys((*CAPTURE_ARGUMENTS, *spec.required_arguments))
+    if spec.radix_cache:
+        del capture[NO_RADIX_CACHE]
     return (*ours, *capture, *cpu, *spec.extra_arguments)
 
 

@@ -9,6 +9,7 @@ from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-releases", action="store_true", help="trace every release rather than a few of them")
+    parser.addoption("--engine-matrix", action="store_true", help="prove all engine cases, not a covering few")
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,10 @@ def show_server(server: ServerRow) -> None:
 
 @dataclass(frozen=True)
 class ProofRow:
-    """One state of one case against the reference; without a state, `verdict` says why there is none."""
+    """One state of one case against the reference; without a state, `verdict` says why there is none.
+
+    `holds` is None for a case that was not run.
+    """
 
     model: str
     release: str
@@ -116,7 +119,7 @@ class ProofRow:
     max_rel: float | None
     rows: int
     verdict: str
-    holds: bool
+    holds: bool | None
 
 
 def proof_table(rows: Sequence[ProofRow], tolerance: float) -> Table:
@@ -129,6 +132,7 @@ def proof_table(rows: Sequence[ProofRow], tolerance: float) -> Table:
     table.add_column("verdict")
     for row in rows:
         numbers = ("" if value is None else f"{value:.1e}" for value in (row.max_abs, row.max_rel))
-        verdict = Text(row.verdict, style="green" if row.holds else "bold red")
+        style = "dim" if row.holds is None else "green" if row.holds else "bold red"
+        verdict = Text(row.verdict, style=style)
         table.add_row(row.model, row.release, row.setting, row.state, *numbers, str(row.rows), verdict)
     return table

@@ -1,18 +1,23 @@
 """Which servers prove a release: the tiny models it has, each under the settings it can run with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
+from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.verification.engine_settings import SETTINGS
+from auxtap.verification.tiny_models import HOW_TO_ADD, TINY_MODELS
 
-SETTINGS = {
-    "default": (),
-    "chunk16": ("--chunked-prefill-size", "16"),
-    "pp2": ("--pp-size", "2"),
-}
-_KIMI = SRT_ROOT / "models/kimi_k25.py"
-_DEEPSEEK = SRT_ROOT / "models/deepseek_v2.py"
+# What proves a release in half a minute.
+QUICK_SETTINGS = ("default", "chunk16", "pp2")
 _TAKES_STAGES = b"pp_proxy_tensors"
+_PASSES_KEYS = b"extra_key=recv_req.extra_key"
+_SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 _READS_EMBEDDINGS = b"else input_embeds.shape[0]"
+# The file of each tiny model, and the file whose forward runs its decoder blocks where that is another.
+_MODEL_FILES = {name: f"{name}.py" for name in TINY_MODELS} | {"deepseek_v3": "deepseek_v2.py"}
+_LOOP_FILES = {"qwen3": "qwen2.py", "qwen3_moe": "qwen2_moe.py", "kimi_k25": "deepseek_v2.py"}
 
 
 @dataclass(frozen=True)
@@ -22,35 +27,118 @@ class EngineCase:
     model: str
     setting: str
 
+    def __str__(self) -> str:
+        return f"{self.model}/{self.setting}"
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A case that cannot be served, and the exact reason."""
+
+    case: EngineCase
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.case}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class CasePlan:
-    """The servers that prove a release, and what of it cannot be served at all, each with the reason."""
+    """The servers that prove a release, and what of it cannot be served at all."""
 
     cases: tuple[EngineCase, ...]
-    not_run: tuple[str, ...]
+    left_out: tuple[NotRun, ...]
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """What cannot be served and why, a line each."""
+        return tuple(str(case) for case in self.left_out)
 
 
 def engine_cases(tree: SourceTree) -> CasePlan:
-    """Return the cases of a release: Llama, and Kimi-K2.5 with the DeepSeek-V3 that it wraps for what it cannot do."""
-    cases = [EngineCase("llama", setting) for setting in SETTINGS]
-    if _KIMI not in tree.files:
-        cases += [EngineCase("deepseek_v3", setting) for setting in SETTINGS]
-        return CasePlan(tuple(cases), ("kimi_k25: the release has no such model",))
-    cases += [EngineCase("kimi_k25", setting) for setting in SETTINGS if setting != "pp2"]
-    obstacle = _obstacle_to_stages(tree)
-    cases.append(EngineCase("deepseek_v3" if obstacle else "kimi_k25", "pp2"))
-    return CasePlan(tuple(cases), (obstacle,) if obstacle else ())
+    """Return the quick cases: Llama, and Kimi-K2.5 with the DeepSeek-V3 that it wraps for what it cannot do."""
+    cases = [EngineCase("llama", setting) for setting in QUICK_SETTINGS]
+    left_out: list[NotRun] = []
+    for setting in QUICK_SETTINGS:
+        wrapper = EngineCase("kimi_k25", setting)
+        reason = obstacle(tree, wrapper)
+        if reason:
+            left_out.append(NotRun(wrapper, reason))
+        cases.append(EngineCase("deepseek_v3", setting) if reason else wrapper)
+    return CasePlan(tuple(cases), tuple(left_out))
 
 
-def _obstacle_to_stages(tree: SourceTree) -> str:
-    """Return why SGLang itself cannot serve Kimi-K2.5 with pipeline stages, empty where it can.
+def matrix_cases(
+    tree: SourceTree,
+    staged_files: Sequence[PurePosixPath],
+    models: Sequence[str] = TINY_MODELS,
+    settings: Sequence[str] = tuple(SETTINGS),
+) -> CasePlan:
+    """Return every model under every setting; `staged_files` are those whose stage exit the patch taps.
 
-    Up to 0.5.9 its forward takes nothing from the stage before; in 0.5.13 to 0.5.16 a later stage, which gets neither
-    ids nor embeddings, ends with an AttributeError (`DeepseekV2ForCausalLM.forward`).
+    Raises:
+        UsageError: a model or a setting is unknown.
     """
-    if _TAKES_STAGES not in tree.files[_KIMI]:
-        return "kimi_k25/pp2: the model's forward takes no pp_proxy_tensors"
-    if _READS_EMBEDDINGS in tree.files.get(_DEEPSEEK, b""):
-        return "kimi_k25/pp2: DeepseekV2ForCausalLM.forward reads the embeddings' shape on a stage that has none"
+    wanted = [EngineCase(model, setting) for model in models for setting in settings]
+    check_cases(wanted)
+    cases: list[EngineCase] = []
+    left_out: list[NotRun] = []
+    for case in wanted:
+        reason = obstacle(tree, case) or _missing_stage_tap(case, staged_files)
+        if reason:
+            left_out.append(NotRun(case, reason))
+        else:
+            cases.append(case)
+    return CasePlan(tuple(cases), tuple(left_out))
+
+
+def check_cases(cases: Sequence[EngineCase]) -> None:
+    """Refuse cases that are unknown.
+
+    Raises:
+        UsageError: a case names an unknown model or setting.
+    """
+    for case in cases:
+        if case.model not in TINY_MODELS:
+            raise UsageError(
+                f"no engine case {case}: there is no tiny model {case.model!r}; there are {', '.join(TINY_MODELS)}",
+                hint=HOW_TO_ADD,
+            )
+        if case.setting not in SETTINGS:
+            raise UsageError(f"no engine case {case}", hint=f"settings: {', '.join(SETTINGS)}")
+
+
+def obstacle(tree: SourceTree, case: EngineCase) -> str:
+    """Return why SGLang itself cannot serve a case, empty where it can.
+
+    Up to 0.5.9 the forward of `KimiK25ForConditionalGeneration` takes nothing from the stage before; in 0.5.13 to
+    0.5.16 a later stage of it, which gets neither ids nor embeddings, ends with an AttributeError
+    (`DeepseekV2ForCausalLM.forward`). Up to 0.5.10 `Scheduler.handle_generate_request` drops a request's `extra_key`.
+    """
+    path = _model_path(_MODEL_FILES[case.model])
+    if path not in tree.files:
+        return f"the release has no {path.relative_to(SRT_ROOT)}"
+    setting = SETTINGS[case.setting]
+    if setting.radix_cache and _PASSES_KEYS not in tree.files.get(_SCHEDULER, b""):
+        return "Scheduler.handle_generate_request drops extra_key: a key of its own keeps no prompt out of the cache"
+    if not setting.staged:
+        return ""
+    if _TAKES_STAGES not in tree.files[path]:
+        return "the model's forward takes no pp_proxy_tensors"
+    inner = tree.files.get(_model_path(_LOOP_FILES.get(case.model, path.name)), b"")
+    if case.model == "kimi_k25" and _READS_EMBEDDINGS in inner:
+        return "DeepseekV2ForCausalLM.forward reads the embeddings' shape on a stage that has none"
     return ""
+
+
+def _missing_stage_tap(case: EngineCase, staged_files: Sequence[PurePosixPath]) -> str:
+    if not SETTINGS[case.setting].staged:
+        return ""
+    path = _model_path(_LOOP_FILES.get(case.model, _MODEL_FILES[case.model]))
+    if path in staged_files:
+        return ""
+    return f"the patch has no stage tap in {path.name}: write it with --model {path.stem} or --model all"
+
+
+def _model_path(name: str) -> PurePosixPath:
+    return SRT_ROOT / "models" / name

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,9 +74,14 @@ class ForkServer:
             raise ServerError("the process that forks servers is not running")
         return self._process.pid
 
-    def serve(self, spec: LaunchSpec, patience: StopPatience = DEFAULT_PATIENCE) -> "ForkedServer":
-        """Return a server of `spec`, not yet started; Python, tree and bytecode cache are those of the template."""
-        return ForkedServer(self, spec, patience)
+    def serve(
+        self, spec: LaunchSpec, patience: StopPatience = DEFAULT_PATIENCE, first: Path | None = None
+    ) -> "ForkedServer":
+        """Return a server of `spec`, not yet started; Python, tree and bytecode cache are those of the template.
+
+        `first` is a Python file that the server runs before it begins.
+        """
+        return ForkedServer(self, spec, patience, first)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return its answer.
@@ -131,9 +137,10 @@ class ForkServer:
 class ForkedServer(WatchedServer):
     """A server forked from a process that has imported SGLang already."""
 
-    def __init__(self, fork_server: ForkServer, spec: LaunchSpec, patience: StopPatience) -> None:
+    def __init__(self, fork_server: ForkServer, spec: LaunchSpec, patience: StopPatience, first: Path | None) -> None:
         super().__init__(spec, patience)
         self._fork_server = fork_server
+        self._first = first
 
     def launch(self) -> RunningProcess:
         """Fork the server."""
@@ -146,6 +153,7 @@ class ForkedServer(WatchedServer):
             "argv": list(server_arguments(spec)),
             "env": environment,
             "log": str(spec.log),
+            "first": None if self._first is None else str(self._first),
         }
         return _Fork(self._fork_server, int(self._fork_server.ask(request)["pid"]))
 

@@ -22,7 +22,8 @@ class StoreAndModel:
 class StateComparison:
     """The largest errors of one state over all samples: `max_rel` is Frobenius, a sample at a time.
 
-    `rows` counts the rows that were compared; `worst_sample` has the largest relative error.
+    `rows` counts the rows that were compared; `worst_sample` has the largest relative error, and where that is
+    suspicious `diagnosis` says what its rows are instead.
     """
 
     state: str
@@ -30,6 +31,7 @@ class StateComparison:
     max_abs: float
     max_rel: float
     worst_sample: str
+    diagnosis: str = ""
 
 
 @dataclass(frozen=True)

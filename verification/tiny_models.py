@@ -14,11 +14,16 @@ from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.verification.engine_scripts import engine_script, run_engine_script
 
 # The names that verification/scripts/make_tiny_models.py knows; a test compares them.
-TINY_MODELS = ("llama", "deepseek_v3", "kimi_k25")
+TINY_MODELS = ("llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3", "kimi_k25")
 # Three states of eight blocks, in both halves of a pipeline of two stages.
 TINY_LAYERS = (2, 3, 6)
 SCRIPT, PROCESSOR = "make_tiny_models.py", "tiny_kimi_processor.py"
 TIMEOUT_S = 300.0
+HOW_TO_ADD = f"a new architecture is one function decorated with @tiny in verification/scripts/{SCRIPT}"
+# GPT-OSS refuses every attention backend that runs on a CPU; `triton` is our stand-in there (serving/cpu_shim), which
+# knows one memory pool only.
+_SERVER_ARGUMENTS = {"gpt_oss": ("--attention-backend", "triton", "--disable-hybrid-swa-memory")}
+STAND_INS = {"gpt_oss": "stand-in kernels"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,13 @@ class TinyModel:
     @property
     def arguments(self) -> tuple[str, ...]:
         """What a server needs to load it: a processor that travels with the model is code of the model's own."""
-        return ("--trust-remote-code",) if (self.path / "processor_config.json").is_file() else ()
+        remote = ("--trust-remote-code",) if (self.path / "processor_config.json").is_file() else ()
+        return (*remote, *_SERVER_ARGUMENTS.get(self.name, ()))
+
+    @property
+    def stand_ins(self) -> str:
+        """Which of SGLang's kernels a CPU server of this model has none of: ours replace them. Empty: none."""
+        return STAND_INS.get(self.name, "")
 
 
 def recipe_digest(engine: EngineEnvironment) -> str:
@@ -56,7 +67,7 @@ def make_tiny_models(
         if name not in TINY_MODELS:
             raise UsageError(
                 f"there is no tiny model {name!r}; there are {', '.join(TINY_MODELS)}",
-                hint=f"a new one is one function in verification/scripts/{SCRIPT}",
+                hint=HOW_TO_ADD,
             )
     digest = recipe_digest(engine)
     models = tuple(TinyModel(name, cache.models / f"{name}-{digest}") for name in dict.fromkeys(names))

@@ -1,8 +1,8 @@
 """Change a few names of SGLang and torch right after a module was imported, where SGLang has no CPU path.
 
-None of these changes what a decoder block computes: MLA models are sent down the one attention path that the
+None of those here changes what a decoder block computes: MLA models are sent down the one attention path that the
 `torch_native` backend implements, and pipeline stages get events and streams that do nothing, because on a CPU every
-operation has ended when its call returns.
+operation has ended when its call returns. Those of `aux_gpt_oss` do replace kernels, of GPT-OSS alone.
 """
 
 import sys
@@ -11,6 +11,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+import aux_gpt_oss
 
 
 class CpuEvent:
@@ -85,6 +87,7 @@ HOOKS: dict[str, Hook] = {
     "sglang.srt.models.deepseek_v2": register_mla_dispatch,
     "sglang.srt.models.deepseek_common.attention_backend_handler": register_mla_dispatch,
     "sglang.srt.managers.scheduler_pp_mixin": provide_cpu_events,
+    **aux_gpt_oss.HOOKS,
 }
 
 

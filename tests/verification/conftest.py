@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from auxtap.checkout.source import open_source
+from auxtap.checkout.source import Source, open_source
 from auxtap.checkout.worktree import AppliedWorktree, apply_patch, revert
 from auxtap.core.cache import CacheLayout
-from auxtap.rewriters.diff import write_patch
+from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.plan import plan_capture
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.processes import choose_port
@@ -23,11 +23,23 @@ SpecMaker = Callable[..., LaunchSpec]
 
 
 @pytest.fixture(scope="session")
-def patched(shared_cache: CacheLayout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppliedWorktree]:
-    """The released SGLang 0.5.9 with the capture patch, in a worktree of its own."""
-    source = open_source("pypi:0.5.9", shared_cache)
-    patch_set = write_patch(source.tree, plan_capture(source.tree, ("deepseek", "llama"), (3, 31, 59)))
-    applied = apply_patch(source, patch_set, tmp_path_factory.mktemp("patched") / "tree")
+def pinned_source(shared_cache: CacheLayout) -> Source:
+    """The released SGLang 0.5.9."""
+    return open_source("pypi:0.5.9", shared_cache)
+
+
+@pytest.fixture(scope="session")
+def pinned_patch(pinned_source: Source) -> PatchSet:
+    """The capture patch of every model that has pipeline stages."""
+    return write_patch(pinned_source.tree, plan_capture(pinned_source.tree, ("all",), (3, 31, 59)))
+
+
+@pytest.fixture(scope="session")
+def patched(
+    pinned_source: Source, pinned_patch: PatchSet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AppliedWorktree]:
+    """SGLang 0.5.9 with the capture patch, in a worktree of its own."""
+    applied = apply_patch(pinned_source, pinned_patch, tmp_path_factory.mktemp("patched") / "tree")
     yield applied
     revert(applied.path, force=True)
 

@@ -9,29 +9,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from auxtap.checkout.worktree import AppliedWorktree
-from auxtap.core.cache import CacheLayout
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import LaunchSpec
-from auxtap.verification.engine import DEFAULT_CASES, EQUAL, TOLERANCE, extract_all, verify_engine, write_dataset
+from auxtap.verification.engine_report import TOLERANCE
+from auxtap.verification.engine_run import extract_all, write_dataset
+from auxtap.verification.engine_settings import Setting
 from auxtap.verification.fork_server import ForkServer
 from auxtap.verification.reference import Comparison, NoComparison, StoreAndModel, compare_stores
 
 pytestmark = pytest.mark.engine
 Tensors = dict[str, np.ndarray[Any, Any]]
-
-
-def test_every_state_of_every_default_case_equals_the_reference(
-    patched: AppliedWorktree, engine: EngineEnvironment, shared_cache: CacheLayout
-) -> None:
-    report = verify_engine(patched, engine, shared_cache)
-    assert [result.problem for result in report.cases] == [None] * len(DEFAULT_CASES)
-    assert [result.case for result in report.cases] == list(DEFAULT_CASES)
-    cells = {(cell.model, cell.setting, cell.state): cell for cell in report.cells}
-    assert len(cells) == 4 * len(DEFAULT_CASES)
-    assert {key: cell.max_rel for key, cell in cells.items() if cell.verdict != EQUAL} == {}
-    assert report.holds
-    assert report.patch_digest == patched.patch_digest
 
 
 def swap(tensors: Tensors) -> None:
@@ -86,7 +73,10 @@ def test_the_proof_sees_faults_and_names_the_state(
     good = tmp_path / "good"
     with fork_server.serve(spec) as server:
         server.wait_ready(timeout_s=60)
-        extract_all(spec, write_dataset(tmp_path / "dataset.jsonl", (1, 40, 7)), good)
+        setting = Setting("three", "three prompts", lengths=(1, 40, 7))
+        extract_all(
+            spec, write_dataset(tmp_path / "dataset.jsonl", setting.lengths, repeated=setting.repeated), good, setting
+        )
     faults = [*FAULTS, lose_a_row]
     stores = [good, *(spoiled(good, tmp_path / fault.__name__, fault) for fault in faults)]
     results = compare_stores([StoreAndModel(store, tiny["llama"]) for store in stores], engine.python)

@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diagnosis import Prompt, diagnose, look_inside
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM, PreTrainedModel
 
 HIDDEN_PREFIX, FINAL, INPUT_IDS = "hidden.", "final", "input_ids"
 NOT_STATES = (INPUT_IDS, "loss_mask")
+# A state that is further off than this gets a diagnosis.
+SUSPICIOUS = 5e-6
 
 
 class NoReferenceError(Exception):
@@ -91,6 +94,7 @@ class StateErrors:
     max_abs: float = 0.0
     max_rel: float = 0.0
     worst_sample: str = ""
+    diagnosis: str = ""
 
     def add(self, sample: str, found: torch.Tensor, expected: torch.Tensor) -> None:
         """Compare one sample's rows, both [tokens, hidden]."""
@@ -121,22 +125,37 @@ def stored_samples(store: Path) -> Iterator[tuple[str, list[str]]]:
             yield line["id"], [part["file"] for part in line["parts"]]
 
 
+class Reference:
+    """One model's states, computed once for each prompt."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._states: dict[tuple[int, ...], list[torch.Tensor]] = {}
+
+    def states(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        """Return `hidden_states` of a prompt `ids` [tokens], each [tokens, hidden]."""
+        key = tuple(ids.tolist())
+        if key not in self._states:
+            with torch.no_grad():
+                output = self.model(input_ids=ids[None], output_hidden_states=True, use_cache=False)
+            self._states[key] = [state[0] for state in output.hidden_states]
+        return self._states[key]
+
+
 def compare_sample(
-    model: PreTrainedModel, sample: str, parts: list[dict[str, torch.Tensor]], errors: dict[str, StateErrors]
+    reference: Reference, sample: str, parts: list[dict[str, torch.Tensor]], errors: dict[str, StateErrors]
 ) -> None:
     """Add one sample's errors to `errors`, which gets an entry for every new state."""
     ids = parts[0][INPUT_IDS]
     if not all(torch.equal(part[INPUT_IDS], ids) for part in parts):
         raise NoReferenceError(f"{sample}: its parts disagree about input_ids")
-    with torch.no_grad():
-        output = model(input_ids=ids[None], output_hidden_states=True, use_cache=False)
-    reference = [state[0] for state in output.hidden_states]
+    states = reference.states(ids)
     for part in parts:
         for name, found in part.items():
             if name in NOT_STATES:
                 continue
-            layer = len(reference) - 1 if name == FINAL else int(name.removeprefix(HIDDEN_PREFIX))
-            errors.setdefault(name, StateErrors(name)).add(sample, found, reference[layer])
+            layer = len(states) - 1 if name == FINAL else int(name.removeprefix(HIDDEN_PREFIX))
+            errors.setdefault(name, StateErrors(name)).add(sample, found, states[layer])
 
 
 def state_order(state: StateErrors) -> tuple[int, int]:
@@ -144,17 +163,36 @@ def state_order(state: StateErrors) -> tuple[int, int]:
     return (1, 0) if state.state == FINAL else (0, int(state.state.removeprefix(HIDDEN_PREFIX)))
 
 
-def compare_store(store: Path, model: PreTrainedModel) -> dict[str, Any]:
+def compare_store(store: Path, reference: Reference) -> dict[str, Any]:
     """Return the largest errors of every state of a store."""
     errors: dict[str, StateErrors] = {}
     samples, tokens = 0, 0
     for sample, files in stored_samples(store):
         parts = [load_file(store / file) for file in files]
-        compare_sample(model, sample, parts, errors)
+        compare_sample(reference, sample, parts, errors)
         samples += 1
         tokens += int(parts[0][INPUT_IDS].shape[0])
+    for state in errors.values():
+        if not state.max_rel <= SUSPICIOUS:
+            state.diagnosis = diagnose_state(store, reference, state)
     states = [asdict(state) for state in sorted(errors.values(), key=state_order)]
     return {"samples": samples, "tokens": tokens, "states": states}
+
+
+def diagnose_state(store: Path, reference: Reference, state: StateErrors) -> str:
+    """Say what the worst sample's rows of a state are instead."""
+    prompts: list[Prompt] = []
+    worst: tuple[Prompt, torch.Tensor, torch.Tensor] | None = None
+    for sample, files in stored_samples(store):
+        tensors = {name: tensor for file in files for name, tensor in load_file(store / file).items()}
+        prompt = Prompt(sample, reference.states(tensors[INPUT_IDS]))
+        if sample == state.worst_sample:
+            worst = (prompt, tensors[state.state], tensors[INPUT_IDS])
+        else:
+            prompts.append(prompt)
+    assert worst is not None, "the worst sample is one of the store's"
+    prompt, found, ids = worst
+    return f"{prompt.sample}: {diagnose(state.state, found, prompt, look_inside(reference.model, ids), prompts)}"
 
 
 def main() -> None:
@@ -163,11 +201,11 @@ def main() -> None:
     parser.add_argument("--pair", type=Path, nargs=2, action="append", required=True, metavar=("STORE", "MODEL"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    references: dict[Path, PreTrainedModel] = {}
+    references: dict[Path, Reference] = {}
     for store, folder in arguments.pair:
         try:
             if folder not in references:
-                references[folder] = load_reference(folder)
+                references[folder] = Reference(load_reference(folder))
             record = compare_store(store, references[folder])
         except Exception as error:
             known = isinstance(error, NoReferenceError)

@@ -3,8 +3,10 @@
 Started with the same environment as a server (stand-ins, patched tree, tap switched on). One JSON object a line:
 requests on stdin, answers on stdout; everything that SGLang prints goes to stderr.
 
-    {"op": "start", "argv": [...], "env": {...}, "log": PATH}  ->  {"pid": PID}
-    {"op": "poll", "pid": PID}                                 ->  {"status": null | EXIT STATUS | -SIGNAL}
+    {"op": "start", "argv": [...], "env": {...}, "log": PATH, "first": PATH | null}  ->  {"pid": PID}
+    {"op": "poll", "pid": PID}                                   ->  {"status": null | EXIT STATUS | -SIGNAL}
+
+`first` is a Python file that the server runs before it begins: tests put faults into the patched code with it.
 
 Each server leads a session of its own and dies with this process; this process dies with its parent, and ends when
 its stdin does.
@@ -15,6 +17,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 import time
@@ -71,6 +74,8 @@ def become_server(request: dict[str, Any], control: TextIO, zygote: int) -> NoRe
         redirect(request["log"])
         os.environ.update(request["env"])
         sys.argv = ["sglang.launch_server", *request["argv"]]
+        if request["first"] is not None:
+            runpy.run_path(request["first"], run_name="__first__")
         from sglang.launch_server import run_server
         from sglang.srt.server_args import prepare_server_args
 

@@ -21,13 +21,22 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 BLOCKS, HIDDEN, VOCABULARY, POSITIONS = 8, 64, 256, 2048
+HEAD, WINDOW = HIDDEN // 4, 16
 SEED = 20240611
 WEIGHTS = "model.safetensors"
 PROCESSOR = "tiny_kimi_processor.py"
@@ -85,6 +94,11 @@ def common_sizes() -> dict[str, Any]:
     }
 
 
+def grouped_sizes() -> dict[str, Any]:
+    """Return what every configuration with grouped attention heads shares."""
+    return {**common_sizes(), "num_key_value_heads": 2}
+
+
 def deepseek_v3_sizes() -> dict[str, Any]:
     """Return a DeepSeek-V3 configuration: MLA, one dense block, then experts in groups with a shared one."""
     return {
@@ -115,25 +129,66 @@ def deepseek_v3_sizes() -> dict[str, Any]:
     }
 
 
-# Keys that SGLang reads from config.json and transformers' DeepseekV3Config does not write.
+# Keys that SGLang reads from config.json and transformers' configurations do not write.
 DEEPSEEK_V3_SGLANG_KEYS = {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+GPT_OSS_SGLANG_KEYS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 
 
 @tiny("llama")
 def make_llama(folder: Path) -> None:
     """Save a Llama: grouped attention heads, RMSNorm, gated MLP."""
-    config = LlamaConfig(**common_sizes(), num_key_value_heads=2, head_dim=HIDDEN // 4)
-    model = randomized(LlamaForCausalLM(config))
+    randomized(LlamaForCausalLM(LlamaConfig(**grouped_sizes(), head_dim=HEAD))).save_pretrained(folder)
+
+
+@tiny("qwen2")
+def make_qwen2(folder: Path) -> None:
+    """Save a Qwen2: as Llama, with biases on query, key and value."""
+    randomized(Qwen2ForCausalLM(Qwen2Config(**grouped_sizes()))).save_pretrained(folder)
+
+
+@tiny("qwen3")
+def make_qwen3(folder: Path) -> None:
+    """Save a Qwen3: as Llama, with a norm on each head's query and key."""
+    randomized(Qwen3ForCausalLM(Qwen3Config(**grouped_sizes(), head_dim=HEAD))).save_pretrained(folder)
+
+
+@tiny("qwen3_moe")
+def make_qwen3_moe(folder: Path) -> None:
+    """Save a Qwen3-MoE: every MLP is experts, their weights renormalised, none of them shared."""
+    config = Qwen3MoeConfig(
+        **grouped_sizes(),
+        head_dim=HEAD,
+        moe_intermediate_size=HIDDEN // 2,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+    )
+    randomized(Qwen3MoeForCausalLM(config)).save_pretrained(folder)
+
+
+@tiny("gpt_oss")
+def make_gpt_oss(folder: Path) -> None:
+    """Save a GPT-OSS: attention sinks, every second block with a sliding window, experts with biases and a clamp."""
+    config = GptOssConfig(
+        **grouped_sizes(), head_dim=HEAD, num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW
+    )
+    model = randomized(GptOssForCausalLM(config))
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            # SGLang keeps sinks in bfloat16 whatever the model's dtype (models/gpt_oss.py, GptOssAttention).
+            if name.endswith("sinks"):
+                tensor.copy_(tensor.bfloat16().float())
     model.save_pretrained(folder)
+    add_to_config(folder, GPT_OSS_SGLANG_KEYS)
 
 
 @tiny("deepseek_v3")
 def make_deepseek_v3(folder: Path) -> None:
     """Save a DeepSeek-V3: MLA, a dense block, then experts in groups with a shared one."""
-    model = randomized(DeepseekV3ForCausalLM(DeepseekV3Config(**deepseek_v3_sizes())))
-    model.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    write_json(folder / "config.json", {**config, **DEEPSEEK_V3_SGLANG_KEYS})
+    randomized(DeepseekV3ForCausalLM(DeepseekV3Config(**deepseek_v3_sizes()))).save_pretrained(folder)
+    add_to_config(folder, DEEPSEEK_V3_SGLANG_KEYS)
 
 
 @tiny("kimi_k25")
@@ -248,6 +303,12 @@ def byte_characters() -> dict[int, str]:
     others = (code for code in range(256) if code not in characters)
     characters.update({code: chr(256 + position) for position, code in enumerate(others)})
     return characters
+
+
+def add_to_config(folder: Path, keys: dict[str, Any]) -> None:
+    """Put more keys into a model's `config.json`."""
+    path = folder / "config.json"
+    write_json(path, {**json.loads(path.read_text()), **keys})
 
 
 def write_json(path: Path, value: object) -> None:
