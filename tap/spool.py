@@ -108,6 +108,10 @@ class Part:
         header = self._header(protocol.blank_digest(self._algorithm))
         self._data_offset = len(header)
         self._covered: list[tuple[int, int]] = []
+        # The digest is taken of what is written as long as that comes in the order of the file: all of a prompt that
+        # is prefilled in one piece. What came otherwise is read back in the end.
+        self._digest = protocol.new_digest(self._algorithm)
+        self._digested = 0
         self._handle = spool.create(str(name))
         try:
             os.posix_fallocate(self._handle, 0, self._data_offset + layout.data_bytes)
@@ -130,7 +134,13 @@ class Part:
     def write_rows(self, slot_name: str, first_row: int, data: bytes | memoryview) -> None:
         """Put the rows that `data` holds at `first_row` of a tensor; the same rows may come again."""
         slot = self.layout.slot(slot_name)
-        self._write_at(data, self._data_offset + slot.offset + first_row * slot.row_bytes)
+        offset = slot.offset + first_row * slot.row_bytes
+        if offset < self._digested:
+            self._digest, self._digested = protocol.new_digest(self._algorithm), 0
+        if offset == self._digested:
+            self._digest.update(data)
+            self._digested += len(data)
+        self._write_at(data, self._data_offset + offset)
 
     def cover(self, first_row: int, n_rows: int) -> bool:
         """Note that these rows are there in every tensor; tell whether none is missing now."""
@@ -144,18 +154,17 @@ class Part:
         return merged[0][0] == 0 and merged[0][1] >= self.layout.n_tokens
 
     def seal(self) -> None:
-        """Digest what was written by reading it back, put the digest into the header and rename to `.ready`."""
-        digest = protocol.new_digest(self._algorithm)
-        for block in self._read_back():
-            digest.update(block)
-        self._write_at(self._header(f"{self._algorithm}:{digest.hexdigest()}"), 0)
+        """Complete the digest, put it into the header and rename to `.ready`."""
+        for block in self._read_back(self._digested):
+            self._digest.update(block)
+        self._write_at(self._header(f"{self._algorithm}:{self._digest.hexdigest()}"), 0)
         os.close(self._handle)
         self._handle = -1
         ready = protocol.PartName(self.name.rid, self.name.pp, self.name.dp, protocol.READY)
         self.spool.rename(str(self.name), str(ready))
 
-    def _read_back(self) -> Iterator[bytes]:
-        offset, end = self._data_offset, self._data_offset + self.layout.data_bytes
+    def _read_back(self, begin: int) -> Iterator[bytes]:
+        offset, end = self._data_offset + begin, self._data_offset + self.layout.data_bytes
         while offset < end:
             block = os.pread(self._handle, min(READ_BACK_BYTES, end - offset), offset)
             if not block:
