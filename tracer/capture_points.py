@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from auxtap.tracer.bodies import assigned_locals
 from auxtap.tracer.fragments import Fragment, last_name, source_of
-from auxtap.tracer.names import Kind
+from auxtap.tracer.names import LAYER_COUNT_NAMES, Kind
 from auxtap.tracer.shapes import is_kind
 from auxtap.tracer.sites import Site
 from auxtap.tracer.stage_uses import names_within
@@ -80,6 +80,16 @@ def condition_of(site: Site) -> str | None:
             parts.append(source_of(ancestor.test) if ancestor.body is node else "otherwise")
         node = ancestor
     return " and ".join(reversed(parts)) or None
+
+
+def block_counts(site: Site) -> tuple[str, ...]:
+    """Return the locals of the function that are assigned the number of blocks, as a configuration calls it."""
+    function = site.occurrence.function
+    if function is None:
+        return ()
+    assigns = find(function.body, cst.Assign, m.Assign(targets=[m.AssignTarget(target=m.Name())], value=m.Attribute()))
+    counts = (item for item in assigns if last_name(item.value) in LAYER_COUNT_NAMES)
+    return tuple(dict.fromkeys(last_name(item.targets[0].target) or "" for item in counts))
 
 
 def _tests_for_none(test: cst.BaseExpression) -> bool:

@@ -83,9 +83,10 @@ class FlowFinder:
 
     def _setter_owner(self, found: FoundClass) -> str | None:
         for item in self._index.lineage(found):
-            for method in item.outline.methods:
-                if kind_of(method) is Kind.SETTER:
-                    return f"{item.name}.{method}"
+            setters = [method for method in item.outline.methods if kind_of(method) is Kind.SETTER]
+            if setters:
+                # The one for EAGLE-3 where there are several: it has the default layers.
+                return f"{item.name}.{min(setters, key=lambda name: (not name.startswith('set_eagle3'), name))}"
         return None
 
     def _breaks(self, found: FoundClass, members: list[Member]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 
 from auxtap.tracer.evidence import evidence_of
+from auxtap.tracer.names import LAYER_COUNT_NAMES
 from auxtap.tracer.report import CaptureSite, FileTrace, Flow, LayerRule, OffsetRule
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -14,7 +15,6 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _SETS = {"layers_set", "setter_call"}
-LAYER_COUNT_NAMES = frozenset({"num_layers", "num_hidden_layers", "n_layers", "n_layer"})
 
 
 def find_layer_rules(
@@ -46,7 +46,7 @@ def _layer_rule(trace: FileTrace, setter: CaptureSite, way: Flow | None, num_lay
     numbers = {rule.offset for rule in offsets}
     default = fixed[0].value if fixed else None
     shift = None if way is None else way.shift
-    entries = None if default is None else resolve_layers(default, num_layers)
+    entries = None if default is None else resolve_layers(default, num_layers, fixed[0].counts)
     resolved = None if entries is None else tuple(entry + (shift or 0) for entry in entries)
     return LayerRule(
         scope=setter.scope,
@@ -133,27 +133,28 @@ def _parse(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def resolve_layers(source: str, num_layers: int | None) -> tuple[int, ...] | None:
+def resolve_layers(source: str, num_layers: int | None, counts: Sequence[str] = ()) -> tuple[int, ...] | None:
     """Evaluate a written-out list such as `[2, num_layers // 2, num_layers - 3]` for a number of blocks.
 
-    Knows whole numbers, the usual names of the number of blocks, and + - * // only; anything else gives None.
+    Knows whole numbers, the usual names of the number of blocks and those in `counts`, and + - * // only; anything
+    else gives None.
     """
     expression = _parse(source)
     if not isinstance(expression, ast.List):
         return None
-    values = [_evaluate(item, num_layers) for item in expression.elts]
+    values = [_evaluate(item, num_layers, counts) for item in expression.elts]
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else None
 
 
-def _evaluate(node: ast.expr, num_layers: int | None) -> int | None:
+def _evaluate(node: ast.expr, num_layers: int | None, counts: Sequence[str] = ()) -> int | None:
     if isinstance(node, ast.Constant):
         return node.value if type(node.value) is int else None
     if isinstance(node, ast.Name | ast.Attribute):
         name = node.id if isinstance(node, ast.Name) else node.attr
-        return num_layers if name in LAYER_COUNT_NAMES else None
+        return num_layers if name in LAYER_COUNT_NAMES or name in counts else None
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _evaluate(node.left, num_layers), _evaluate(node.right, num_layers)
+        left, right = _evaluate(node.left, num_layers, counts), _evaluate(node.right, num_layers, counts)
         if left is None or right is None or (right == 0 and isinstance(node.op, ast.FloorDiv)):
             return None
         return _OPERATORS[type(node.op)](left, right)

@@ -3,6 +3,8 @@
 import re
 from enum import Enum
 
+# What configurations and models call the number of blocks.
+LAYER_COUNT_NAMES = frozenset({"num_layers", "num_hidden_layers", "n_layers", "n_layer"})
 STAGE_NAMES = frozenset({"is_last_rank", "is_first_rank"})
 
 

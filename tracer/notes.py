@@ -8,7 +8,7 @@ import libcst.matchers as m
 
 from auxtap.tracer.bodies import assigned_locals
 from auxtap.tracer.branches import Branch
-from auxtap.tracer.capture_points import condition_of, find_point
+from auxtap.tracer.capture_points import block_counts, condition_of, find_point
 from auxtap.tracer.fragments import Fragment, last_name, source_of
 from auxtap.tracer.occurrences import Occurrence
 from auxtap.tracer.report import CaptureSite, StageBranch
@@ -36,6 +36,7 @@ def annotate_sites(sites: Sequence[Site]) -> list[CaptureSite]:
                 site.entry,
                 note=None if make is None else make(site, sites),
                 condition=condition_of(site) if site.entry.role in _CONDITIONAL else None,
+                counts=block_counts(site) if site.entry.role in _CONDITIONAL else (),
                 side=None if point is None else point.side,
                 shift=None if point is None else point.shift,
             )

@@ -23,7 +23,7 @@ class CaptureSite:
     source of what is assigned or appended, `to` the callee that receives it, `offset` what a setter adds to the
     layer ids it is given. `n_names` counts the NAME tokens that the site accounts for. `condition` is under what
     test a setter's site is reached; `side` whether a capture takes the input or the output of a block, `shift` what
-    turns an entry of the layer list into a capture index there.
+    turns an entry of the layer list into a capture index there; `counts` the locals that hold the number of blocks.
     """
 
     line: int
@@ -39,6 +39,7 @@ class CaptureSite:
     condition: str | None = None
     side: str | None = None
     shift: int | None = None
+    counts: tuple[str, ...] = ()
 
     def to_json(self) -> JsonEntry:
         """Return the facts of this site without its source line."""

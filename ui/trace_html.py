@@ -165,7 +165,7 @@ def _sites(traces: Iterable[FileTrace]) -> Iterator[str]:
 
 
 def _entries(trace: FileTrace) -> list[CaptureSite | StageBranch]:
-    return sorted((*trace.capture_sites, *trace.stage_branches), key=lambda entry: entry.line)
+    return sorted(trace.entries, key=lambda entry: entry.line)
 
 
 def _site_row(trace: FileTrace, entry: CaptureSite | StageBranch) -> str:

@@ -119,8 +119,7 @@ def _step_tree(step: Step, traces: Iterable[FileTrace]) -> Tree | None:
     tree = Tree(Text(step.value, style="bold"))
     for trace in traces:
         scopes: dict[str, list[CaptureSite | StageBranch]] = {}
-        entries: list[CaptureSite | StageBranch] = [*trace.capture_sites, *trace.stage_branches]
-        for entry in sorted(entries, key=lambda entry: entry.line):
+        for entry in sorted(trace.entries, key=lambda entry: entry.line):
             if step_of(trace, entry) is step:
                 scopes.setdefault(entry.scope, []).append(entry)
         for scope, found in scopes.items():

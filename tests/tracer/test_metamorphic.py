@@ -24,11 +24,11 @@ FILES = [
     ("0.5.9", "models/deepseek_v2.py"),
     ("0.5.9", "models/qwen2_moe.py"),
     ("0.5.9", "layers/logits_processor.py"),
-    ("0.5.9", "model_executor/model_runner.py"),
     ("0.5.23", "models/gpt_oss.py"),
     ("0.5.23", "models/kimi_linear.py"),
-    ("0.5.23", "models/lfm2.py"),
 ]
+# Smaller ones, for what takes a parse of its own for each site.
+SMALL_FILES = [("0.5.9", "models/qwen2_moe.py"), ("0.5.9", "layers/logits_processor.py"), ("0.5.23", "models/lfm2.py")]
 # Local names whose meaning the tracer does not go by; words that rules look for stay as they are.
 RENAMED = {"layer": "block", "val": "number", "i": "position", "num_layers": "depth_of_it", "layer_ids": "wanted"}
 
@@ -48,6 +48,9 @@ class Renamer(cst.CSTTransformer):
 
 class Wrapper(cst.CSTTransformer):
     """Put spare parentheses around the arguments of calls and the tests of branches."""
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> bool:
+        return False
 
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         return updated_node.with_changes(value=wrapped(updated_node.value)) if not updated_node.star else updated_node
@@ -149,7 +152,7 @@ def way(flow: Flow) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(("release", "name"), [("0.5.9", "deepseek_v2"), ("0.5.23", "gpt_oss")])
+@pytest.mark.parametrize(("release", "name"), [("0.5.9", "qwen2_moe"), ("0.5.23", "gpt_oss")])
 def test_flows_stay(release: str, name: str, change: str) -> None:
     tree = release_tree(release)
     path, text = source(release, f"models/{name}.py")
@@ -190,19 +193,17 @@ def _is_ours(name: str) -> bool:
 
 
 @pytest.mark.parametrize("double", [False, True], ids=["deleted", "doubled"])
-@pytest.mark.parametrize(("release", "name"), FILES)
+@pytest.mark.parametrize(("release", "name"), SMALL_FILES)
 def test_a_lost_or_doubled_site_is_noticed(release: str, name: str, double: bool) -> None:
     path, text = source(release, name)
     before = shape(trace_file(path, text.encode()))
-    n_places = 0
+    n_places, module = 0, cst.parse_module(text)
     for number in range(1, 200):
         surgeon = Surgeon(number, double=double)
-        changed = cst.parse_module(text).visit(surgeon).code
+        changed = module.visit(surgeon).code
         if not surgeon.done:
             break
         n_places += 1
-        if number > 12 and number % 5:
-            continue
         after = shape(trace_file(path, changed.encode()))
         difference = (after - before) if double else (before - after)
         assert difference, (number, surgeon.done)

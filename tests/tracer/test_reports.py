@@ -20,6 +20,7 @@ from auxtap.tracer import tracing
 from auxtap.tracer.cache import TraceCache
 from auxtap.tracer.codec import decode, encode
 from auxtap.tracer.compare import compare
+from auxtap.tracer.fragments import SourceFile
 from auxtap.tracer.report import FileTrace, TraceReport
 from auxtap.tracer.tracing import trace_tree
 from auxtap.ui.trace_html import page_of
@@ -122,9 +123,14 @@ def test_kept_traces_are_used_and_broken_ones_are_not(
     first = trace_tree(fixture_tree, everything=True, cache=cache)
     kept = sorted((tmp_path / "files").rglob("*.json"))
     assert len(kept) >= len(first.files)
-    n_traced = []
+    n_traced: list[PurePosixPath] = []
     original = tracing.trace_source
-    monkeypatch.setattr(tracing, "trace_source", lambda source: (n_traced.append(source.path), original(source))[1])
+
+    def counting(source: SourceFile) -> FileTrace:
+        n_traced.append(source.path)
+        return original(source)
+
+    monkeypatch.setattr(tracing, "trace_source", counting)
     assert trace_tree(fixture_tree, everything=True, cache=TraceCache(tmp_path)) == first
     assert n_traced == []
     for place, junk in zip(kept, (b"", b"{", b"[1]", b"null", b"\xff"), strict=False):
@@ -136,7 +142,7 @@ def test_kept_traces_are_used_and_broken_ones_are_not(
 
 def test_a_cache_that_cannot_be_written_is_no_error(fixture_tree: SourceTree, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    assert trace_tree(fixture_tree, ["plain"], cache=TraceCache(tmp_path / "file"))
+    assert trace_tree(fixture_tree, ["plain"], cache=TraceCache(tmp_path / "file")).n_unknown == 0
 
 
 def test_runs_side_by_side_and_a_killed_one(tmp_path: Path) -> None:
@@ -149,8 +155,8 @@ def test_runs_side_by_side_and_a_killed_one(tmp_path: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(path.read_bytes())
     command = [sys.executable, "-m", "auxtap.cli", "trace", str(tmp_path / "source"), "--folder", "--json"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) for _ in range(4)]
     try:
         processes[0].wait(timeout=0.5)
     except subprocess.TimeoutExpired:
