@@ -15,9 +15,15 @@ def patch(
     model: Annotated[str, typer.Option(help=MODELS_HELP)] = DEFAULT_MODELS,
     out: Annotated[Path, typer.Option(help="Folder to write sglang-<release>/ into.")] = Path("generated"),
     show: Annotated[bool, typer.Option("--show", help="Print the changes with three lines of context.")] = False,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="List every causal LM class and how it is captured; write nothing.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Write and prove the capture patch of an SGLang tree."""
+    if classes:
+        _list_classes(source, json_output=json_output)
+        return
     from auxtap.checkout.publication import publish_patch
     from auxtap.commands import patching
     from auxtap.ui import console, patch_view
@@ -43,3 +49,20 @@ def patch(
     if not proved.proof.holds:
         names = [verdict.check for verdict in proved.proof.rejected]
         raise CheckFailedError(patching.refusal(names, ": nothing was written"), hint="the table says what was found")
+
+
+def _list_classes(source: str, *, json_output: bool) -> None:
+    from dataclasses import asdict
+
+    from auxtap.checkout.source import open_source
+    from auxtap.commands.context import cache_layout
+    from auxtap.rewriters.model_classes import classify_classes
+    from auxtap.rewriters.syntax import ParsedTree
+    from auxtap.ui import console, patch_view
+
+    tree = open_source(source, cache_layout(), console.say).tree
+    fates = classify_classes(ParsedTree(tree))
+    if json_output:
+        console.emit_json({"release": tree.release, "classes": [asdict(fate) for fate in fates]})
+    else:
+        patch_view.show(patch_view.classes_table([patch_view.ClassRow(**asdict(fate)) for fate in fates]))

@@ -9,6 +9,7 @@ from typing import Any
 from auxtap.core.errors import PatchError
 from auxtap.core.files import json_bytes, sha256_bytes
 from auxtap.rewriters.diff import PatchSet
+from auxtap.rewriters.model_classes import ClassFate
 
 SCHEMA = 1
 PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"
@@ -93,10 +94,17 @@ def manifest_bytes(
                 for decision in plan.decisions
             ],
             "server_flags": list(plan.server_flags),
+            "classes": _classes(plan.classes),
             "checks": list(checks),
             "proof": dict(proof or {}),
         }
     )
+
+
+def _classes(classes: Sequence[ClassFate]) -> dict[str, object]:
+    ways = {way: [fate.name for fate in classes if fate.way == way] for way in ("native", "arm")}
+    reasons = {way: {fate.name: fate.reason for fate in classes if fate.way == way} for way in ("loop", "refused")}
+    return {**ways, **reasons}
 
 
 def _layers(layers: Sequence[int]) -> dict[str, object]:

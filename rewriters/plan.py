@@ -9,8 +9,10 @@ from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.rewriters.hazards import Decision, decide_hazards
 from auxtap.rewriters.insertion import Insertion
+from auxtap.rewriters.model_classes import ClassFate, classify_classes
 from auxtap.rewriters.registry import all_rewriters
 from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.table import BACKBONES_NAME, backbone_table
 
 TAP_ROOT = SRT_ROOT / "auxtap"
 
@@ -37,6 +39,7 @@ class CapturePlan:
     insertions: tuple[Insertion, ...]
     new_files: tuple[NewFile, ...]
     decisions: tuple[Decision, ...]
+    classes: tuple[ClassFate, ...]
 
     @property
     def server_flags(self) -> tuple[str, ...]:
@@ -68,9 +71,16 @@ def plan_capture(tree: SourceTree, models: Sequence[str], layers: Sequence[int])
         models=tuple(models),
         layers=tuple(layers),
         insertions=tuple(sorted(insertions, key=_place)),
-        new_files=read_tap_files(),
+        new_files=_tap_files(parsed, insertions),
         decisions=decide_hazards(tree),
+        classes=classify_classes(parsed),
     )
+
+
+def _tap_files(files: ParsedTree, insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
+    """Return the tap with the table of backbones that fits the tree and what is inserted into it."""
+    table = NewFile(TAP_ROOT / BACKBONES_NAME, backbone_table(files, insertions))
+    return tuple(table if file.path == table.path else file for file in read_tap_files())
 
 
 def _place(insertion: Insertion) -> tuple[str, int, str]:

@@ -9,10 +9,12 @@ from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.arm import ArmRewriter
 from auxtap.rewriters.attach import AttachRewriter
+from auxtap.rewriters.backbones import survey_backbones
 from auxtap.rewriters.gate import GateRewriter
 from auxtap.rewriters.insertion import Insertion
+from auxtap.rewriters.loop import LoopRewriter, LoopStageRewriter
 from auxtap.rewriters.note import NoteRewriter
-from auxtap.rewriters.stage import StageRewriter, captures_with_exit, has_stages
+from auxtap.rewriters.stage import StageRewriter, captures_states, captures_with_exit, has_stages
 from auxtap.rewriters.syntax import ParsedTree
 from auxtap.rewriters.tap import TapRewriter
 
@@ -21,6 +23,8 @@ ALL_MODELS = "all"
 # Names that are not those of a file below models/. Kimi-K2.5 wraps DeepSeek's backbone.
 ALIASES: Mapping[str, str] = {"deepseek": "deepseek_v2", "kimi_k25": "deepseek_v2"}
 DEFAULT_MODELS = ("deepseek", "llama")
+# Files of draft models, which are never the served one.
+_DRAFTS = ("_eagle", "_eagle3", "_nextn", "_mtp")
 _NAME = re.compile(r"[a-z0-9_]+")
 
 
@@ -77,21 +81,45 @@ def model_files(models: Sequence[str], files: ParsedTree) -> tuple[PurePosixPath
     return tuple(sorted(set(named.values())))
 
 
-def stage_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[StageRewriter, ...]:
-    """Return a rewriter for each model file that both captures and knows stages.
+def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
+    """Return the rewriters of the model files: a stage tap behind a capture loop, or a tap in a loop without one.
 
-    With `all`, files whose way of capturing is not recognised are left out: the tap refuses their classes.
+    With `all`, files in which neither is recognised are left out: the tap refuses their classes. A file that was named
+    must have what its model needs.
     """
     everything = tuple(models) == (ALL_MODELS,)
-    paths = [path for path in model_files(models, files) if has_stages(files.files[path])]
-    return tuple(StageRewriter(path) for path in paths if not everything or captures_with_exit(files.files[path]))
+    found: list[Rewriter] = []
+    for path in model_files(models, files):
+        data = files.files[path]
+        if everything:
+            found += _recognised(path, data)
+        elif has_stages(data):
+            found.append(StageRewriter(path))
+        elif not captures_states(data) and survey_backbones(data).loops:
+            found += _loop_rewriters(path, data)
+    return tuple(found)
+
+
+def _recognised(path: PurePosixPath, data: bytes) -> list[Rewriter]:
+    if path.stem.endswith(_DRAFTS):
+        return []
+    if captures_states(data):
+        return [StageRewriter(path)] if has_stages(data) and captures_with_exit(data) else []
+    return _loop_rewriters(path, data)
+
+
+def _loop_rewriters(path: PurePosixPath, data: bytes) -> list[Rewriter]:
+    loops = survey_backbones(data).loops
+    if len(loops) != 1:
+        return []
+    return [LoopRewriter(path), *([LoopStageRewriter(path)] if loops[0].exits else [])]
 
 
 def statement_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
-    """Return the rewriters of the statements for `models`: three or four for every model, one more a model file."""
+    """Return the rewriters of the statements for `models`: three or four for every model, then the model files'."""
     note = NoteRewriter()
     attach = () if note.lists_requests(files) else (AttachRewriter(),)
-    return (ArmRewriter(), note, *attach, TapRewriter(), *stage_rewriters(models, files))
+    return (ArmRewriter(), note, *attach, TapRewriter(), *model_rewriters(models, files))
 
 
 def all_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:

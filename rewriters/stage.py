@@ -66,9 +66,14 @@ class StageRewriter:
             raise parsed.refuse(self.kind, scope, f"one {what}", found)
 
 
+def captures_states(data: bytes) -> bool:
+    """Tell whether a model file names captured layers."""
+    return CAPTURE_SUFFIX.encode() in data
+
+
 def has_stages(data: bytes) -> bool:
     """Tell whether a model file both captures states and knows pipeline stages; older ones do not do both."""
-    return CAPTURE_SUFFIX.encode() in data and _STAGES in data
+    return captures_states(data) and _STAGES in data
 
 
 def captures_with_exit(data: bytes) -> bool:

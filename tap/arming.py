@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import backbones
 from .config import RefusedError, TapConfig
 from .ranks import uses_dp_attention
 
@@ -123,32 +124,48 @@ def _global_arguments() -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Backbone:
-    """What runs the decoder blocks `start`..`end` - 1 of this stage, and the head that unpacks its states."""
+    """What runs the decoder blocks `start`..`end` - 1 of this stage.
+
+    `head` unpacks the states that the backbone captures; None where a line in its loop hands them to the tap.
+    `staged` tells whether the patch taps its pipeline stages.
+    """
 
     module: Any
     head: Any
     start: int
     end: int
+    staged: bool
 
 
 def find_backbone(model: Any) -> Backbone:
-    """Find the one module of the loaded model that can capture; wrappers such as Kimi-K2.5's are looked through.
+    """Find the one module of the loaded model that the patch captures; wrappers such as Kimi-K2.5's are looked through.
 
     Raises:
-        RefusedError: none or several can, or nothing unpacks what it would return.
+        RefusedError: none or several are captured, or nothing unpacks what it would return.
     """
     name = type(model).__name__
-    modules = [module for module in model.modules() if hasattr(module, "layers_to_capture")]
-    modules = [module for module in modules if hasattr(module, "layers")]
-    if len(modules) != 1:
-        raise RefusedError(f"{name} has {len(modules)} modules with layers_to_capture, not one")
-    backbone = modules[0]
-    heads = [module for module in model.modules() if getattr(module, "model", None) is backbone]
-    heads = [module for module in heads if hasattr(module, "capture_aux_hidden_states")]
+    found = [module for module in model.modules() if hasattr(module, "layers")]
+    known = [module for module in found if _key(module) in backbones.CAPTURES or _key(module) in backbones.LOOPS]
+    if len(known) != 1:
+        reasons = [f"{key}: {backbones.REFUSED[key]}" for key in map(_key, found) if key in backbones.REFUSED]
+        why = f" ({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+        raise RefusedError(f"{name} has {len(known)} backbones that this patch captures, not one{why}")
+    module = known[0]
+    key = _key(module)
+    start, end = int(getattr(module, "start_layer", 0)), int(getattr(module, "end_layer", len(module.layers)))
+    if key in backbones.LOOPS:
+        return Backbone(module, None, start, end, backbones.LOOPS[key])
+    heads = [owner for owner in model.modules() if getattr(owner, "model", None) is module]
+    heads = [owner for owner in heads if hasattr(owner, "capture_aux_hidden_states")]
     if len(heads) != 1:
-        raise RefusedError(f"{name}: {len(heads)} modules unpack what {type(backbone).__name__} captures, not one")
-    start, end = getattr(backbone, "start_layer", 0), getattr(backbone, "end_layer", len(backbone.layers))
-    return Backbone(backbone, heads[0], int(start), int(end))
+        raise RefusedError(f"{name}: {len(heads)} modules unpack what {type(module).__name__} captures, not one")
+    return Backbone(module, heads[0], start, end, backbones.CAPTURES[key])
+
+
+def _key(module: Any) -> str:
+    """Return the key of the class that defines a module's forward."""
+    definer = next((kind for kind in type(module).__mro__ if "forward" in kind.__dict__), type(module))
+    return f"{definer.__module__.rpartition('sglang.srt.models.')[2]}.{definer.__name__}"
 
 
 def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size: int) -> tuple[int, ...]:
@@ -167,11 +184,12 @@ def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size
             f"capture indices {list(config.layers)} are not within 1 to {num_layers - 1} "
             f"(the model has {num_layers} decoder blocks; index i is what enters block i)"
         )
-    is_last = backbone.end >= num_layers
     name = type(backbone.module).__name__
-    if pp_size > 1 and "_auxtap" not in type(backbone.module).forward.__globals__:
+    if pp_size > 1 and not backbone.staged:
         raise RefusedError(f"the patch has no stage tap for {name}; write it with `auxtap patch --model ...`")
     own = tuple(layer for layer in config.layers if backbone.start <= layer < backbone.end)
+    if backbone.head is None:
+        return own
     # Where the backbone marks its layers itself (qwen2_moe in 0.5.9) its own setter must do it.
     setter = getattr(backbone.module, "set_eagle3_layers_to_capture", None)
     if setter is not None:
@@ -180,5 +198,5 @@ def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size
         backbone.module.layers_to_capture = list(own)
     if list(backbone.module.layers_to_capture) != list(own):
         raise RefusedError(f"{name} captures {list(backbone.module.layers_to_capture)} where {list(own)} was set")
-    backbone.head.capture_aux_hidden_states = bool(own) and is_last
+    backbone.head.capture_aux_hidden_states = bool(own) and backbone.end >= num_layers
     return own

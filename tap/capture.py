@@ -57,9 +57,12 @@ def dtype_name(dtype: Any) -> str | None:
 class Capture:
     """Takes the states of each prefill forward. One instance a process, called by the forward's thread only."""
 
-    def __init__(self, stage: Stage, writer: Writer, max_wait_s: float) -> None:
+    def __init__(self, stage: Stage, writer: Writer, max_wait_s: float, *, collects: bool = False) -> None:
         self.stage = stage
         self.writer = writer
+        # Whether a line in the loop over the blocks brings the states, and what it brought in this forward.
+        self.collects = collects
+        self.collected: dict[int, Any] = {}
         self._max_wait_s = max_wait_s
         # Requests noted for a forward that has not reached the tap yet.
         self._awaited: tuple[rows.NotedRequest, ...] = ()
@@ -75,6 +78,17 @@ class Capture:
         self.fail_awaited("its forward never reached the tap")
         self._awaited = noted
         self._latest = noted if prefill else None
+
+    def collected_states(self) -> tuple[Any, ...]:
+        """Return what was collected, ascending, and begin anew.
+
+        Raises:
+            CaptureError: a layer is missing.
+        """
+        found, self.collected = self.collected, {}
+        if set(found) != set(self.stage.layers):
+            raise CaptureError(f"layers {sorted(found)} were collected, {list(self.stage.layers)} were armed")
+        return tuple(found[layer] for layer in sorted(found))
 
     def noted(self, forward_batch: Any) -> "tuple[rows.NotedRequest, ...] | None":
         """Return the requests of a batch that reached the tap, None when it does not say whose rows it holds.

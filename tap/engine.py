@@ -2,7 +2,7 @@
 
 They stand in `ModelRunner` where a draft model's layers would be set (arm), in `Scheduler.run_batch` before 0.5.6
 (attach), in `ForwardBatch.init_new` (note), in `LogitsProcessor.forward` (tap), and at the stage exit of a model's
-forward (stage).
+forward (stage). In models without capture code a line in the loop over the blocks hands on what enters each (block).
 """
 
 import logging
@@ -57,7 +57,7 @@ def arm(model_runner: Any) -> None:
         hidden_size=int(model_runner.model_config.hidden_size),
         dtype=_supported_dtype(model_runner.dtype),
     )
-    _start(config, stage, model_runner, ranks)
+    _start(config, stage, model_runner, ranks, collects=backbone.head is None)
     logger.info(
         "auxtap: armed %s stage %d/%d: layers %s%s of %d, spool %s",
         type(backbone.module).__name__,
@@ -116,10 +116,38 @@ def stage(backbone: Any, aux_hidden_states: Any, forward_batch: Any) -> None:
         _take(forward_batch, aux_hidden_states, None)
 
 
+def block(backbone: Any, index: int, hidden_states: Any, forward_batch: Any) -> None:
+    """Take what enters block `index`: `hidden_states` [rows, hidden], the whole stream."""
+    if _capture is not None and index in _capture.stage.layers and rows.is_prefill(forward_batch):
+        _collect(index, hidden_states, None)
+
+
+def block_sum(backbone: Any, index: int, hidden_states: Any, residual: Any, forward_batch: Any) -> None:
+    """Take what enters block `index`: the sum of `hidden_states` and `residual`, both [rows, hidden]."""
+    if _capture is not None and index in _capture.stage.layers and rows.is_prefill(forward_batch):
+        _collect(index, hidden_states, residual)
+
+
+def stage_of_blocks(backbone: Any, forward_batch: Any) -> None:
+    """Take what `block` collected on this stage; nothing to do on the last stage."""
+    stage(backbone, None, forward_batch)
+
+
+def _collect(index: int, hidden_states: Any, residual: Any) -> None:
+    assert _capture is not None
+    try:
+        # A new tensor either way: blocks write over what they are given.
+        _capture.collected[index] = hidden_states.clone() if residual is None else hidden_states + residual
+    except Exception as error:
+        _report("block", error)
+
+
 def _take(forward_batch: Any, states: Any, final: Any) -> None:
     assert _capture is not None
     try:
         layers = _capture.stage.layers
+        if _capture.collects:
+            states = _capture.collected_states()
         _capture.take(forward_batch, unpack_states(states, len(layers), _capture.stage.hidden_size), final)
     except Exception as error:
         _report("take", error)
@@ -138,7 +166,7 @@ def _supported_dtype(dtype: Any) -> str:
     return name
 
 
-def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks) -> None:
+def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks, *, collects: bool) -> None:
     global _capture, _lock
     spool = SpoolDirectory(config.spool)
     model_config = model_runner.model_config
@@ -176,7 +204,7 @@ def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks) -> 
     writer.start()
     spool.publish_json(name, descriptor.to_json())
     if stage.writes:
-        _capture = Capture(stage, writer, config.max_wait_s)
+        _capture = Capture(stage, writer, config.max_wait_s, collects=collects)
 
 
 def _clear_leftovers(spool: SpoolDirectory, descriptor: str, stage: Stage) -> None:

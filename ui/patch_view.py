@@ -58,6 +58,17 @@ class PatchRow:
     proof: str
 
 
+@dataclass(frozen=True)
+class ClassRow:
+    """One model class and how its states are captured, or why they cannot be."""
+
+    name: str
+    file: str
+    way: str
+    backbone: str
+    reason: str
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for column in columns[:-1]:
@@ -88,6 +99,14 @@ def decisions_table(decisions: Sequence[DecisionRow]) -> Table:
     table = _table("hazard", "decision", "server flags")
     for row in decisions:
         table.add_row(row.hazard, row.decision, escape(row.flags))
+    return table
+
+
+def classes_table(classes: Sequence[ClassRow]) -> Table:
+    """Return a table with one line a model class."""
+    table = _table("class", "captured", "backbone", "how, or why not")
+    for row in classes:
+        table.add_row(row.name, row.way, row.backbone, escape(row.reason))
     return table
 
 

@@ -14,7 +14,7 @@ from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.verification.engine_scripts import engine_script, run_engine_script
 
 # The names that verification/scripts/make_tiny_models.py knows; a test compares them.
-TINY_MODELS = ("llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3", "kimi_k25")
+TINY_MODELS = ("llama", "mixtral", "starcoder2", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3", "kimi_k25")
 # Three states of eight blocks, in both halves of a pipeline of two stages.
 TINY_LAYERS = (2, 3, 6)
 SCRIPT, PROCESSOR = "make_tiny_models.py", "tiny_kimi_processor.py"

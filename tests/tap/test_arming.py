@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from auxtap.tap import arming, ranks
+from auxtap.tap import arming, backbones, ranks
 from auxtap.tap.arming import Backbone
 from auxtap.tap.config import RefusedError, TapConfig
 
@@ -28,6 +28,15 @@ class FakeModule:
 
     def forward(self) -> None:
         """Stand where the patched forward would."""
+
+
+KEY = f"{FakeModule.__module__}.FakeModule"
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backbones, "CAPTURES", {KEY: True})
+    monkeypatch.setattr(backbones, "LOOPS", {})
 
 
 def _backbone(start: int = 0, end: int = 8, **more: object) -> FakeModule:
@@ -75,11 +84,36 @@ def test_wrappers_are_looked_through():
     backbone = _backbone()
     inner = _model(backbone)
     found = arming.find_backbone(FakeModule(inner))
-    assert found == Backbone(backbone, inner, 0, 8)
+    assert found == Backbone(backbone, inner, 0, 8, True)
+
+
+def test_a_backbone_is_known_by_the_class_that_defines_its_forward():
+    class Derived(FakeModule):
+        """Inherits the forward."""
+
+    backbone = Derived(layers_to_capture=[], layers=[None] * 8)
+    assert arming.find_backbone(_model(backbone)).module is backbone
+
+
+def test_a_loop_needs_no_head_and_arms_nothing(monkeypatch):
+    monkeypatch.setattr(backbones, "CAPTURES", {})
+    monkeypatch.setattr(backbones, "LOOPS", {KEY: False})
+    found = arming.find_backbone(FakeModule(FakeModule(layers=[None] * 8, start_layer=0, end_layer=8)))
+    assert (found.head, found.start, found.end, found.staged) == (None, 0, 8, False)
+    assert arming.arm_backbone(found, _config(2, 6), 8, 1) == (2, 6)
+    with pytest.raises(RefusedError, match="no stage tap"):
+        arming.arm_backbone(found, _config(2, 6), 8, 2)
+
+
+def test_a_refused_backbone_is_named_with_its_reason(monkeypatch):
+    monkeypatch.setattr(backbones, "CAPTURES", {})
+    monkeypatch.setattr(backbones, "REFUSED", {KEY: "the residual is left out"})
+    with pytest.raises(RefusedError, match=r"0 backbones .*FakeModule: the residual is left out"):
+        arming.find_backbone(_model(_backbone()))
 
 
 def test_a_model_without_capture_code_is_refused():
-    with pytest.raises(RefusedError, match="0 modules with layers_to_capture"):
+    with pytest.raises(RefusedError, match="0 backbones that this patch captures"):
         arming.find_backbone(FakeModule())
 
 
@@ -89,40 +123,38 @@ def test_a_backbone_that_nothing_unpacks_is_refused():
 
 
 def test_two_backbones_are_no_guess():
-    with pytest.raises(RefusedError, match="2 modules"):
+    with pytest.raises(RefusedError, match="2 backbones"):
         arming.find_backbone(FakeModule(_model(_backbone()), _model(_backbone())))
 
 
 def test_one_stage_arms_all():
     backbone = _backbone()
     head = _model(backbone)
-    assert arming.arm_backbone(Backbone(backbone, head, 0, 8), _config(6, 2), 8, 1) == (2, 6)
+    assert arming.arm_backbone(Backbone(backbone, head, 0, 8, True), _config(6, 2), 8, 1) == (2, 6)
     assert backbone.layers_to_capture == [2, 6]
     assert head.capture_aux_hidden_states is True
 
 
-def test_each_stage_arms_what_it_owns(monkeypatch):
-    monkeypatch.setitem(FakeModule.forward.__globals__, "_auxtap", None)
+def test_each_stage_arms_what_it_owns():
     for start, end, own, flag in ((0, 4, (2, 3), False), (4, 8, (6,), True)):
         backbone = _backbone(start, end)
         head = _model(backbone)
-        assert arming.arm_backbone(Backbone(backbone, head, start, end), _config(2, 3, 6), 8, 2) == own
+        assert arming.arm_backbone(Backbone(backbone, head, start, end, True), _config(2, 3, 6), 8, 2) == own
         assert head.capture_aux_hidden_states is flag
 
 
-def test_the_flag_stays_down_where_nothing_is_captured(monkeypatch):
+def test_the_flag_stays_down_where_nothing_is_captured():
     """With the flag up the head would unpack a plain tensor: silent nonsense for a batch of two rows."""
-    monkeypatch.setitem(FakeModule.forward.__globals__, "_auxtap", None)
     backbone = _backbone(4, 8)
     head = _model(backbone)
-    assert arming.arm_backbone(Backbone(backbone, head, 4, 8), _config(2), 8, 2) == ()
+    assert arming.arm_backbone(Backbone(backbone, head, 4, 8, True), _config(2), 8, 2) == ()
     assert head.capture_aux_hidden_states is False
 
 
 def test_a_stage_exit_without_tap_is_refused():
     backbone = _backbone(0, 4)
     with pytest.raises(RefusedError, match="no stage tap for FakeModule"):
-        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 4), _config(2), 8, 2)
+        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 4, False), _config(2), 8, 2)
 
 
 def test_a_setter_of_the_backbone_is_used():
@@ -134,7 +166,7 @@ def test_a_setter_of_the_backbone_is_used():
         backbone.layers_to_capture = layers
 
     backbone.set_eagle3_layers_to_capture = choose  # type: ignore[attr-defined]
-    arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(2, 3), 8, 1)
+    arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8, True), _config(2, 3), 8, 1)
     assert called == [[2, 3]]
 
 
@@ -144,14 +176,14 @@ def test_a_setter_that_chooses_other_layers_is_refused():
         backbone, "layers_to_capture", [layer + 1 for layer in layers]
     )
     with pytest.raises(RefusedError, match=r"captures .3, 4. where .2, 3. was set"):
-        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(2, 3), 8, 1)
+        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8, True), _config(2, 3), 8, 1)
 
 
 @pytest.mark.parametrize("layers", [(0,), (8,), (2, 61), ()])
 def test_indices_out_of_range_are_refused(layers):
     backbone = _backbone()
     with pytest.raises(RefusedError):
-        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8), _config(*layers), 8, 1)
+        arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8, True), _config(*layers), 8, 1)
 
 
 class Runner:

@@ -25,6 +25,8 @@ from transformers import (
     GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -33,6 +35,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 BLOCKS, HIDDEN, VOCABULARY, POSITIONS = 8, 64, 256, 2048
@@ -138,6 +142,21 @@ GPT_OSS_SGLANG_KEYS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 def make_llama(folder: Path) -> None:
     """Save a Llama: grouped attention heads, RMSNorm, gated MLP."""
     randomized(LlamaForCausalLM(LlamaConfig(**grouped_sizes(), head_dim=HEAD))).save_pretrained(folder)
+
+
+@tiny("mixtral")
+def make_mixtral(folder: Path) -> None:
+    """Save a Mixtral: experts in every block, and no capture code in SGLang."""
+    sizes = {**common_sizes(), "num_key_value_heads": 2, "head_dim": HIDDEN // 4}
+    config = MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
+    randomized(MixtralForCausalLM(config)).save_pretrained(folder)
+
+
+@tiny("starcoder2")
+def make_starcoder2(folder: Path) -> None:
+    """Save a Starcoder2: layer norms with biases, a block that returns the whole stream, no capture code in SGLang."""
+    config = Starcoder2Config(**common_sizes(), num_key_value_heads=2, use_bias=True)
+    randomized(Starcoder2ForCausalLM(config)).save_pretrained(folder)
 
 
 @tiny("qwen2")

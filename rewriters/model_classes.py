@@ -1,0 +1,202 @@
+"""What becomes of every causal language model class of a tree: captured, and how, or refused and why."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Literal
+
+from auxtap.core.source_tree import SRT_ROOT
+from auxtap.rewriters.backbones import BackboneSurvey, parse_quietly
+from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.table import survey_tree
+
+Way = Literal["native", "arm", "loop", "refused"]
+_MODELS = SRT_ROOT / "models"
+_CAUSAL = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
+_DRAFTS = ("NextN", "MTP", "Eagle", "Eagle3", "DFlash", "DSpark")
+_SETTER, _HEAD_FLAG = "set_eagle3_layers_to_capture", "capture_aux_hidden_states"
+_MAX_DEPTH = 5
+
+
+@dataclass(frozen=True)
+class ClassFate:
+    """One class that SGLang offers to load.
+
+    `native`: it has SGLang's own setter. `arm`: it has none, but what it wraps captures, and the tap chooses the
+    layers there. `loop`: its backbone captures nothing and a line in the loop can (`--model <file>`). `refused`:
+    neither; `reason` says why.
+    """
+
+    name: str
+    file: str
+    way: Way
+    backbone: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Class:
+    name: str
+    path: PurePosixPath
+    bases: tuple[str, ...]
+    makes: tuple[str, ...]
+    methods: frozenset[str]
+    has_flag: bool
+
+
+@dataclass
+class _Graph:
+    """Classes by file and name, and which names each file imports from which other."""
+
+    classes: dict[tuple[PurePosixPath, str], _Class] = field(default_factory=dict)
+    by_name: dict[str, list[_Class]] = field(default_factory=dict)
+    imports: dict[PurePosixPath, dict[str, str]] = field(default_factory=dict)
+    entries: list[_Class] = field(default_factory=list)
+    surveys: dict[PurePosixPath, BackboneSurvey] = field(default_factory=dict)
+
+    def find(self, name: str, near: PurePosixPath) -> _Class | None:
+        local = self.classes.get((near, name))
+        if local is not None:
+            return local
+        candidates = self.by_name.get(name, [])
+        module = self.imports.get(near, {}).get(name)
+        imported = [found for found in candidates if module is not None and found.path.stem == module]
+        if imported:
+            return imported[0]
+        return candidates[0] if len(candidates) == 1 else None
+
+    def lineage(self, found: _Class) -> list[_Class]:
+        lineage = [found]
+        for current in lineage:
+            parents = [self.find(base, current.path) for base in current.bases]
+            lineage += [parent for parent in parents if parent is not None and parent not in lineage]
+        return lineage
+
+
+def classify_classes(files: ParsedTree) -> tuple[ClassFate, ...]:
+    """Return the fate of every causal language model class, by name."""
+    graph = _read_graph(files)
+    entries = {found.name: found for found in graph.entries if any(word in found.name for word in _CAUSAL)}
+    return tuple(_fate(graph, entries[name]) for name in sorted(entries))
+
+
+def _read_graph(files: ParsedTree) -> _Graph:
+    graph = _Graph()
+    for path, survey in survey_tree(files):
+        graph.surveys[path] = survey
+        data = files.files[path]
+        module, lines = parse_quietly(data), data.split(b"\n")
+        graph.imports[path] = dict(_imported(module))
+        offered = set(_offered(module))
+        for node in module.body:
+            if isinstance(node, ast.ClassDef):
+                found = _read_class(node, path, lines)
+                graph.classes[path, node.name] = found
+                graph.by_name.setdefault(node.name, []).append(found)
+                if node.name in offered:
+                    graph.entries.append(found)
+    return graph
+
+
+def _imported(module: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                yield alias.asname or alias.name, node.module.rpartition(".")[2]
+
+
+def _offered(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == "EntryClass" for target in targets):
+            yield from (item.id for item in ast.walk(node) if isinstance(item, ast.Name) and item.id != "EntryClass")
+
+
+def _read_class(node: ast.ClassDef, path: PurePosixPath, lines: Sequence[bytes]) -> _Class:
+    methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+    makers = [item for item in methods if item.name == "__init__" or item.name.startswith(("_init", "init_", "_build"))]
+    calls = [call for maker in makers for call in ast.walk(maker) if isinstance(call, ast.Call)]
+    makes = dict.fromkeys(name for call in calls for name in _called_names(call))
+    source = b"\n".join(lines[node.lineno - 1 : node.end_lineno])
+    return _Class(
+        name=node.name,
+        path=path,
+        bases=tuple(name for base in node.bases if (name := _last_name(base))),
+        makes=tuple(makes),
+        methods=frozenset(item.name for item in methods),
+        has_flag=_HEAD_FLAG.encode() in source,
+    )
+
+
+def _called_names(call: ast.Call) -> Iterator[str]:
+    """Yield the class that a call may make: the callee, or one that is handed to a factory."""
+    for node in (call.func, *call.args):
+        if name := _last_name(node):
+            yield name
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _fate(graph: _Graph, entry: _Class) -> ClassFate:
+    if entry.name.endswith(_DRAFTS) or any(entry.path.stem.endswith(f"_{word.lower()}") for word in _DRAFTS):
+        return ClassFate(entry.name, entry.path.stem, "refused", "", "a draft model is never the served one")
+    reached: dict[str, tuple[_Class, bool]] = {}
+    _reach(graph, entry, False, 0, reached)
+    captures, loops, refused = _sorted_out(graph, reached)
+    native = any(_SETTER in found.methods for found in graph.lineage(entry))
+    file = entry.path.stem
+    if captures:
+        backbone, flagged = next(iter(captures.items()))
+        if not flagged:
+            reason = f"nothing in it unpacks what {backbone} captures"
+            return ClassFate(entry.name, file, "refused", backbone, reason)
+        return ClassFate(entry.name, file, "native" if native else "arm", backbone, "")
+    if loops:
+        return ClassFate(entry.name, file, "loop", next(iter(loops)), f"--model {next(iter(loops.values()))}")
+    if refused:
+        # A tower for pictures or sound beside the language model is never the reason.
+        backbone, reason = min(refused.items(), key=_is_tower)
+        return ClassFate(entry.name, file, "refused", backbone, reason)
+    return ClassFate(entry.name, file, "refused", "", "no loop over decoder blocks was found in what it is made of")
+
+
+def _is_tower(refused: tuple[str, str]) -> bool:
+    return any(word in refused[0] for word in ("Vision", "Encoder", "Audio"))
+
+
+def _reach(graph: _Graph, found: _Class, flagged: bool, depth: int, reached: dict[str, tuple[_Class, bool]]) -> None:
+    """Gather every class that `found` makes, and whether one on the way to it unpacks captured states."""
+    key = f"{found.path}:{found.name}"
+    lineage = graph.lineage(found)
+    if depth > _MAX_DEPTH or (key in reached and (reached[key][1] or not flagged)):
+        return
+    reached[key] = found, flagged
+    flagged = flagged or any(item.has_flag for item in lineage)
+    for item in lineage:
+        for name in item.makes:
+            made = graph.find(name, item.path)
+            if made is not None and made is not found:
+                _reach(graph, made, flagged, depth + 1, reached)
+
+
+def _sorted_out(
+    graph: _Graph, reached: Mapping[str, tuple[_Class, bool]]
+) -> tuple[dict[str, bool], dict[str, str], dict[str, str]]:
+    captures: dict[str, bool] = {}
+    loops: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for found, flagged in reached.values():
+        definer = next((item for item in graph.lineage(found) if "forward" in item.methods), found)
+        survey = graph.surveys[definer.path]
+        if any(capture.class_name == definer.name for capture in survey.captures):
+            captures[found.name] = captures.get(found.name, False) or flagged
+        elif any(loop.plain.class_name == definer.name for loop in survey.loops):
+            loops[found.name] = definer.path.stem
+        elif definer.name in survey.refused:
+            refused[found.name] = survey.refused[definer.name]
+    return captures, loops, refused

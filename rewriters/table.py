@@ -1,0 +1,58 @@
+"""The table of backbones that a patch carries: what the tap may arm, and what it must refuse and why."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from auxtap.core.source_tree import SRT_ROOT
+from auxtap.rewriters.backbones import BackboneSurvey, survey_backbones
+from auxtap.rewriters.insertion import Insertion
+from auxtap.rewriters.syntax import ParsedTree
+
+BACKBONES_NAME = "backbones.py"
+_MODELS = SRT_ROOT / "models"
+_HEAD = """\"\"\"Which backbones this patch captures, and how; written by auxtap from the tree it is for.\"\"\"
+
+"""
+
+
+def survey_tree(files: ParsedTree) -> Iterator[tuple[PurePosixPath, BackboneSurvey]]:
+    """Yield what each model file holds, in order; files that are not Python are left out."""
+    for path in sorted(files.files):
+        if path.is_relative_to(_MODELS):
+            try:
+                yield path, survey_backbones(files.files[path])
+            except SyntaxError:
+                continue
+
+
+def backbone_key(path: PurePosixPath, class_name: str) -> str:
+    """Return the name of a backbone as the tap finds it: its module below models, and its class."""
+    module = path.relative_to(_MODELS).with_suffix("")
+    return f"{'.'.join(module.parts)}.{class_name}"
+
+
+def backbone_table(files: ParsedTree, insertions: Sequence[Insertion]) -> bytes:
+    """Return the table's module; the same tree and insertions always give the same bytes."""
+    staged = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "stage"}
+    looped = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "loop"}
+    captures: dict[str, str] = {}
+    loops: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for path, survey in survey_tree(files):
+        for capture in survey.captures:
+            place = path, capture.class_name
+            captures[backbone_key(*place)] = repr(place in staged)
+        for loop in survey.loops:
+            place = path, loop.plain.class_name
+            if place in looped:
+                loops[backbone_key(*place)] = repr(place in staged)
+            else:
+                refused[backbone_key(*place)] = repr(f"write the patch with --model {path.stem}")
+        refused |= {backbone_key(path, name): repr(reason) for name, reason in survey.refused.items()}
+    tables = {"CAPTURES": captures, "LOOPS": loops, "REFUSED": refused}
+    return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
+
+
+def _table(name: str, entries: Mapping[str, str]) -> str:
+    lines = [f"    {key!r}: {entries[key]},\n" for key in sorted(entries)]
+    return f"{name} = {{\n{''.join(lines)}}}\n" if lines else f"{name} = {{}}\n"

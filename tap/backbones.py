@@ -1,0 +1,10 @@
+"""Which backbones this patch captures, and how. The patch writes this file anew from the tree that it is for.
+
+Keys are `<module below sglang.srt.models>.<class>` of the class that defines the forward. `CAPTURES` have capture code
+of SGLang's own and `LOOPS` a line at the top of a round; the value tells whether their pipeline stages are tapped.
+`REFUSED` says why others cannot be captured.
+"""
+
+CAPTURES: "dict[str, bool]" = {}
+LOOPS: "dict[str, bool]" = {}
+REFUSED: "dict[str, str]" = {}
