@@ -286,12 +286,9 @@ def _names_number(part: ast.expr, index: str | None, owner: str) -> bool:
 
 
 def _makes_copies(function: ast.FunctionDef, accumulators: tuple[str, ...]) -> bool:
-    for node in ast.walk(function):
-        makes = isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        named = makes and any(isinstance(item, ast.Name) and item.id in accumulators for item in node.targets)
-        if named and isinstance(node, ast.Assign) and any(word in ast.unparse(node.value) for word in _COPYING):
-            return True
-    return False
+    made = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    named = [node.value for node in made if set(_assigned(node)) & set(accumulators)]
+    return any(word in ast.unparse(value) for value in named for word in _COPYING)
 
 
 def _filled_with(node: ast.If) -> list[ast.expr]:

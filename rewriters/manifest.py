@@ -50,6 +50,7 @@ def manifest_bytes(
     tool_version: str,
     checks: Sequence[str],
     proof: Mapping[str, Any] | None = None,
+    classes: Sequence[ClassFate] = (),
 ) -> bytes:
     """Return the manifest; the same inputs always give the same bytes. `proof` says how far the patch is proved."""
     plan = patch_set.plan
@@ -94,7 +95,7 @@ def manifest_bytes(
                 for decision in plan.decisions
             ],
             "server_flags": list(plan.server_flags),
-            "classes": _classes(plan.classes),
+            "classes": _classes(classes),
             "checks": list(checks),
             "proof": dict(proof or {}),
         }

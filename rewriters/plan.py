@@ -9,7 +9,6 @@ from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.rewriters.hazards import Decision, decide_hazards
 from auxtap.rewriters.insertion import Insertion
-from auxtap.rewriters.model_classes import ClassFate, classify_classes
 from auxtap.rewriters.registry import all_rewriters
 from auxtap.rewriters.syntax import ParsedTree
 from auxtap.rewriters.table import BACKBONES_NAME, backbone_table
@@ -39,7 +38,6 @@ class CapturePlan:
     insertions: tuple[Insertion, ...]
     new_files: tuple[NewFile, ...]
     decisions: tuple[Decision, ...]
-    classes: tuple[ClassFate, ...]
 
     @property
     def server_flags(self) -> tuple[str, ...]:
@@ -73,7 +71,6 @@ def plan_capture(tree: SourceTree, models: Sequence[str], layers: Sequence[int])
         insertions=tuple(sorted(insertions, key=_place)),
         new_files=_tap_files(parsed, insertions),
         decisions=decide_hazards(tree),
-        classes=classify_classes(parsed),
     )
 
 

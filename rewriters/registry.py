@@ -25,6 +25,7 @@ ALIASES: Mapping[str, str] = {"deepseek": "deepseek_v2", "kimi_k25": "deepseek_v
 DEFAULT_MODELS = ("deepseek", "llama")
 # Files of draft models, which are never the served one.
 _DRAFTS = ("_eagle", "_eagle3", "_nextn", "_mtp")
+_DEFAULT_FILES = tuple(ALIASES.get(name, name) for name in DEFAULT_MODELS)
 _NAME = re.compile(r"[a-z0-9_]+")
 
 
@@ -85,7 +86,7 @@ def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter,
     """Return the rewriters of the model files: a stage tap behind a capture loop, or a tap in a loop without one.
 
     With `all`, files in which neither is recognised are left out: the tap refuses their classes. A file that was named
-    must have what its model needs.
+    must have one of them, but for the default models, which older releases cannot capture yet.
     """
     everything = tuple(models) == (ALL_MODELS,)
     found: list[Rewriter] = []
@@ -95,8 +96,8 @@ def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter,
             found += _recognised(path, data)
         elif has_stages(data):
             found.append(StageRewriter(path))
-        elif not captures_states(data) and survey_backbones(data).loops:
-            found += _loop_rewriters(path, data)
+        elif not captures_states(data) and path.stem not in _DEFAULT_FILES:
+            found += _loop_rewriters(path, data) or [LoopRewriter(path)]
     return tuple(found)
 
 

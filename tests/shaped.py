@@ -13,14 +13,33 @@ BATCH = SRT_ROOT / "model_executor/forward_batch_info.py"
 LOGITS = SRT_ROOT / "layers/logits_processor.py"
 LLAMA = SRT_ROOT / "models/llama.py"
 DEEPSEEK = SRT_ROOT / "models/deepseek_v2.py"
+MIXTRAL = SRT_ROOT / "models/mixtral.py"
 SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 BATCHES = SRT_ROOT / "managers/schedule_batch.py"
 # A worker's batch that does not list its requests, as before SGLang 0.5.6.
 OLD_BATCHES = b"class ModelWorkerBatch:\n    n_rows: int\n\n\nclass ScheduleBatch:\n    reqs: list\n"
-TARGETS = {"arm": RUNNER, "attach": SCHEDULER, "note": BATCH, "tap": LOGITS, "stage": LLAMA, "gate": RUNNER}
+TARGETS = {
+    "arm": RUNNER,
+    "attach": SCHEDULER,
+    "note": BATCH,
+    "tap": LOGITS,
+    "stage": LLAMA,
+    "loop": MIXTRAL,
+    "gate": RUNNER,
+}
 RELEASE = "0.5.9"
 
+_REQ = b"class Req:\n    def __init__(self, rid, ids):\n        self.rid, self.origin_input_ids = rid, ids\n\n\n"
+_CONFIG = b"class ModelConfig:\n    def __init__(self, c):\n" + b"".join(
+    f"        self.{name} = c.{name}\n".encode()
+    for name in ("num_hidden_layers", "hidden_size", "vocab_size", "context_len", "model_path")
+)
+_GROUPS = b"def get_pp_group(): ...\n\n\ndef get_tensor_model_parallel_world_size(): ...\n"
+
 _FIXED = {
+    SRT_ROOT / "configs/model_config.py": _CONFIG,
+    SRT_ROOT / "distributed/parallel_state.py": _GROUPS,
+    SRT_ROOT / "layers/dp_attention.py": b"def get_attention_tp_rank(): ...\n",
     PACKAGE_ROOT / "__init__.py": b"",
     PACKAGE_ROOT / "_version.py": b"__version__ = version = '0.5.9'\n",
     SRT_ROOT / "server_args.py": (
@@ -30,7 +49,8 @@ _FIXED = {
         b"    enable_two_batch_overlap: bool = False\n"
     ),
     BATCHES: (
-        b"class ModelWorkerBatch:\n    n_rows: int\n    reqs: list = None\n\n\nclass ScheduleBatch:\n    reqs: list\n"
+        _REQ
+        + b"class ModelWorkerBatch:\n    n_rows: int\n    reqs: list = None\n\n\nclass ScheduleBatch:\n    reqs: list\n"
     ),
     SRT_ROOT / "layers/config.json": b"{}\n",
 }

@@ -7,7 +7,9 @@ from auxtap import __version__
 from auxtap.checkout.source import Source
 from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.manifest import Manifest, Origin, manifest_bytes, read_manifest
+from auxtap.rewriters.model_classes import classify_classes
 from auxtap.rewriters.plan import plan_capture
+from auxtap.rewriters.syntax import ParsedTree
 from auxtap.verification.proof_level import ProofLevel, proof_level
 from auxtap.verification.static import verify_static
 from auxtap.verification.verdicts import Proof
@@ -33,7 +35,8 @@ def prove_patch(source: Source, models: Sequence[str], layers: Sequence[int]) ->
     patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers))
     proof = verify_static(source, patch_set.patch, _manifest(source, patch_set))
     level = proof_level(source.tree.release, patch_set.digest, source.digest)
-    manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json())
+    classes = classify_classes(ParsedTree(source.tree))
+    manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json(), classes)
     return ProvedPatch(source, patch_set, manifest, proof, level)
 
 

@@ -19,6 +19,7 @@ from auxtap.verification.bindings import statement_at, unbound_names
 from auxtap.verification.inertness import argument_faults, gate_faults, is_gate_import, probe_faults
 from auxtap.verification.patch_text import PatchedFile, PatchTextError, read_patch, without_inserted
 from auxtap.verification.pinned_tree import PinnedTree, pinned_tree
+from auxtap.verification.values import value_faults
 from auxtap.verification.verdicts import Proof, Rejected, Verdict, judge
 
 # Upstream files outside models/ that get lines, and the lines that one file may get: the gate and its statements.
@@ -84,7 +85,7 @@ def verify_static(source: Source, patch: bytes, manifest: Manifest) -> Proof:
     except PatchTextError as error:
         return Proof((Rejected("form", str(error)),))
     candidate = Candidate(source, patch, manifest, files)
-    verdicts = [check(candidate) for check in (_identity, _digests_before, _size, _regenerates)]
+    verdicts = [check(candidate) for check in (_identity, _digests_before, _size, _regenerates, _values_known)]
     try:
         with pinned_tree(source.repository, source.commit) as tree:
             verdicts += _verify_on_tree(candidate, tree)
@@ -148,6 +149,11 @@ def _regenerates(candidate: Candidate) -> Verdict:
         return Rejected("regenerates", error.message)
     faults = [] if again == candidate.patch else [f"writing it again gives {sha256_bytes(again)[:12]}"]
     return judge("regenerates", faults, "written again from the source: the same bytes")
+
+
+def _values_known(candidate: Candidate) -> Verdict:
+    faults = value_faults(candidate.source.tree)
+    return judge("values known", faults, "what the tap reads of SGLang stands where it reads it, from where it should")
 
 
 def _digests_after(patched: Patched) -> Verdict:

@@ -21,7 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_patch_writes_proves_and_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["patch", "sgl"]) == ExitCode.DONE
     shown = capsys.readouterr()
-    for text in ("inserted lines     10", "removed lines      0", "checks passed      14 of 14", "3, 31, 59"):
+    for text in ("inserted lines     10", "removed lines      0", "checks passed      15 of 15", "3, 31, 59"):
         assert text in shown.out
     assert "\x1b[" not in shown.out
     first = {path.name: path.read_bytes() for path in (place / "generated/sglang-0.5.9").iterdir()}

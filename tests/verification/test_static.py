@@ -22,7 +22,17 @@ from auxtap.verification.verdicts import Proof, Rejected, Verified
 
 GATE = TAP_ROOT / "gate.py"
 CHECKS = (
-    *("identity", "digests before", "size", "regenerates", "applies", "digests after", "parses", "compiles"),
+    *(
+        "identity",
+        "digests before",
+        "size",
+        "regenerates",
+        "values known",
+        "applies",
+        "digests after",
+        "parses",
+        "compiles",
+    ),
     *("insertion only", "names bound", "inert statements", "gate alone", "refused twice", "reverses"),
 )
 
