@@ -65,10 +65,12 @@ def _plan(source: "Source", patch_set: "PatchSet", choice: NumericChoice) -> "Ca
 
     if not choice.is_matrix:
         return None
-    staged = [insertion.path for insertion in patch_set.plan.insertions if insertion.kind == "stage"]
-    return matrix_cases(
-        source.tree, staged, _names(choice.models) or TINY_MODELS, _names(choice.settings) or tuple(SETTINGS)
+    staged, looped = (
+        [insertion.path for insertion in patch_set.plan.insertions if insertion.kind == kind]
+        for kind in ("stage", "loop")
     )
+    models, settings = _names(choice.models) or TINY_MODELS, _names(choice.settings) or tuple(SETTINGS)
+    return matrix_cases(source.tree, staged, models, settings, looped)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

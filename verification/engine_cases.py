@@ -140,7 +140,7 @@ def _missing_loop_tap(case: EngineCase, looped_files: Sequence[PurePosixPath]) -
     path = _model_path(_MODEL_FILES[case.model])
     if case.model not in LOOP_MODELS or path in looped_files:
         return ""
-    return f"SGLang captures nothing in {path.name}, and the patch does not tap its loop: write it with --model {path.stem}"
+    return f"SGLang captures nothing there and the patch does not tap {path.name}: write it with --model {path.stem}"
 
 
 def _missing_stage_tap(case: EngineCase, staged_files: Sequence[PurePosixPath]) -> str:
