@@ -81,7 +81,7 @@ def gather_occurrences(source: SourceFile) -> Gathered:
             kind = kind_of(node.value)
             if kind is None and node.value in settings and _is_attribute(fragment, node):
                 kind = Kind.SETTING
-            if kind is None and node.value not in STAGE_NAMES:
+            if (kind is None and node.value not in STAGE_NAMES) or _is_stand_in(fragment, node):
                 continue
             if _is_in_import(fragment, node):
                 imports += 1
@@ -125,6 +125,13 @@ def _occurrence(
         if m.matches(call, m.Call(func=m.Name("getattr"))):
             reference, parent = call, fragment.parent_of(call)
     return Occurrence(source, fragment, node, name, kind, reference, parent)
+
+
+def _is_stand_in(fragment: Fragment, node: cst.Name) -> bool:
+    """Tell whether the name is that of an enclosing class, whose header was put before the unit to parse it."""
+    parent = fragment.parent_of(node)
+    named = isinstance(parent, cst.ClassDef) and parent.name is node
+    return named and fragment.line_of(node) < fragment.unit.first_line
 
 
 def _is_attribute(fragment: Fragment, node: cst.Name) -> bool:
