@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import protocol, rows
+from .witness import NoBudget, Witness
 from .writer import Begin, Block, End, Failure, PendingBudget, Writer
 
 TORCH_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -57,7 +58,7 @@ def dtype_name(dtype: Any) -> str | None:
 class Capture:
     """Takes the states of each prefill forward. One instance a process, called by the forward's thread only."""
 
-    def __init__(self, stage: Stage, writer: Writer, max_wait_s: float, *, collects: bool = False) -> None:
+    def __init__(self, stage: Stage, writer: Writer | Witness, max_wait_s: float, *, collects: bool = False) -> None:
         self.stage = stage
         self.writer = writer
         # Whether a line in the loop over the blocks brings the states, and what it brought in this forward.
@@ -203,7 +204,7 @@ class Capture:
         self.writer.submit(End(name, request.first_row, request.n_rows))
 
     def _wait_for(self, n_bytes: int, deadline: float) -> bool:
-        budget: PendingBudget = self.writer.budget
+        budget: PendingBudget | NoBudget = self.writer.budget
         if budget.acquire(n_bytes, 0.0):
             return True
         began = time.monotonic()

@@ -16,6 +16,7 @@ from .capture import Capture, Stage, dtype_name, unpack_states
 from .config import RefusedError, TapConfig
 from .ranks import Ranks, find_ranks
 from .spool import SpoolDirectory
+from .witness import Witness
 from .writer import PendingBudget, Writer
 
 logger = logging.getLogger("sglang.srt.auxtap")
@@ -47,8 +48,6 @@ def arm(model_runner: Any) -> None:
     ranks = find_ranks(model_runner)
     own = arming.arm_backbone(backbone, config, num_layers, ranks.pp_size)
     _armed = model_runner.model
-    if not ranks.is_writer:
-        return
     stage = Stage(
         pp=ranks.pp,
         dp=ranks.dp,
@@ -57,6 +56,9 @@ def arm(model_runner: Any) -> None:
         hidden_size=int(model_runner.model_config.hidden_size),
         dtype=_supported_dtype(model_runner.dtype),
     )
+    if not ranks.is_writer:
+        _start_witness(config, stage, ranks, collects=backbone.head is None)
+        return
     _start(config, stage, model_runner, ranks, collects=backbone.head is None)
     logger.info(
         "auxtap: armed %s stage %d/%d: layers %s%s of %d, spool %s",
@@ -94,6 +96,8 @@ def note(forward_batch: Any, batch: Any) -> None:
     try:
         prefill = rows.is_prefill(forward_batch)
         noted = rows.noted_requests(batch) if prefill else ()
+        if isinstance(_capture.writer, Witness):
+            noted = rows.canary_requests(noted)
         forward_batch._auxtap = noted
         _capture.expect(noted, prefill=prefill)
     except Exception as error:
@@ -207,11 +211,24 @@ def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks, *, 
         _capture = Capture(stage, writer, config.max_wait_s, collects=collects)
 
 
+def _start_witness(config: TapConfig, stage: Stage, ranks: Ranks, *, collects: bool) -> None:
+    """Have this rank digest what a canary's prompts give; without a spool on this host it does not, and says so."""
+    global _capture
+    if not stage.writes:
+        return
+    try:
+        witness = Witness(SpoolDirectory(config.spool), secrets.token_hex(8), ranks.tp)
+    except RefusedError as error:
+        logger.warning("auxtap: rank %d bears no witness: %s", ranks.tp, error)
+        return
+    _capture = Capture(stage, witness, config.max_wait_s, collects=collects)
+
+
 def _clear_leftovers(spool: SpoolDirectory, descriptor: str, stage: Stage) -> None:
     """Remove what an earlier server left unfinished under this descriptor: nobody will ever read it."""
     for name in spool.names():
         part = protocol.parse_part_name(name)
         mine = part is not None and (part.pp, part.dp) == (stage.pp, stage.dp)
-        if mine and part is not None and part.suffix == protocol.WRITING:
+        if (mine and part is not None and part.suffix == protocol.WRITING) or protocol.is_witness_name(name):
             spool.remove(name)
     spool.remove(descriptor)

@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 PROTOCOL_VERSION = 1
@@ -24,13 +24,16 @@ ENV_RELEASE = "AUXTAP_RELEASE"
 ENV_MAX_PENDING_BYTES = "AUXTAP_MAX_PENDING_BYTES"
 ENV_MAX_WAIT_S = "AUXTAP_MAX_WAIT_S"
 
-WRITING, READY, FAILED = "part", "ready", "failed"
+WRITING, READY, FAILED, WITNESS = "part", "ready", "failed", "witness"
+# A run of which the ranks that write nothing bear witness begins like this.
+CANARY_PREFIX = "ca9a"
 INPUT_IDS, FINAL, HIDDEN_PREFIX = "input_ids", "final", "hidden."
 
 DTYPE_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
 _DIGESTS = {"sha256": 64, "xxh3_128": 32}
 _RID = re.compile(r"aux1-([0-9a-f]{8})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})")
 _PART = re.compile(rf"({_RID.pattern})\.pp([0-9]{{1,4}})\.dp([0-9]{{1,4}})\.({WRITING}|{READY}|{FAILED})")
+_WITNESS = re.compile(rf"{_RID.pattern}\.pp[0-9]{{1,4}}\.dp[0-9]{{1,4}}\.tp[0-9]{{1,4}}\.{WITNESS}")
 _DESCRIPTOR = re.compile(r"rank-([A-Za-z0-9_.]{1,64}(?:-[A-Za-z0-9_.]{1,64})*)-([0-9]{1,4})-([0-9]{1,4})\.json")
 _HEX = re.compile(r"[0-9a-f]+")
 MAX_HEADER_BYTES = 1 << 20
@@ -79,6 +82,21 @@ def parse_part_name(name: str) -> PartName | None:
     if match is None:
         return None
     return PartName(RequestId(match[2], int(match[3]), int(match[4])), int(match[5]), int(match[6]), match[7])
+
+
+def is_canary(rid: RequestId) -> bool:
+    """Tell whether every rank is to bear witness of a request."""
+    return rid.run.startswith(CANARY_PREFIX)
+
+
+def witness_name(part: PartName, tp: int) -> str:
+    """Return the name of what attention-TP rank `tp` saw of a part."""
+    return f"{part.rid}.pp{part.pp}.dp{part.dp}.tp{tp}.{WITNESS}"
+
+
+def is_witness_name(name: str) -> bool:
+    """Tell whether a file name in the spool is a witness's."""
+    return _WITNESS.fullmatch(name) is not None
 
 
 def descriptor_name(host: str, pp: int, dp: int) -> str:
@@ -225,6 +243,41 @@ class FailureRecord:
             return cls(**value)
         except TypeError as error:
             raise ProtocolError(f"failure record: {error}") from None
+
+
+@dataclass(frozen=True)
+class WitnessRecord:
+    """What a rank that writes no states saw of a canary's prompt: for each tensor of a part its digest, over the rows
+    in the order they came, and for each state the sum of its squares."""
+
+    rid: str
+    nonce: str
+    tp: int
+    n_rows: int
+    digests: dict[str, str]
+    squares: dict[str, float]
+    protocol: int = PROTOCOL_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as it is published."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> "WitnessRecord":
+        """Read a published record.
+
+        Raises:
+            ProtocolError: it is of another protocol, its keys are others, or a value has the wrong type.
+        """
+        if not isinstance(value, dict) or value.get("protocol") != PROTOCOL_VERSION:
+            raise ProtocolError(f"not a witness record of protocol {PROTOCOL_VERSION}")
+        try:
+            record = cls(**value)
+            digests = {str(name): str(digest) for name, digest in record.digests.items()}
+            squares = {str(name): float(square) for name, square in record.squares.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"witness record: {error}") from None
+        return replace(record, digests=digests, squares=squares)
 
 
 @dataclass(frozen=True)

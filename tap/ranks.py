@@ -15,13 +15,15 @@ from .config import RefusedError
 class Ranks:
     """This process's pipeline stage, its data-parallel group, and whether it writes for them.
 
-    A writer is rank 0 of its attention-TP and context-parallel groups; the others hold the same rows.
+    A writer is rank 0 of its attention-TP and context-parallel groups; the others hold the same rows. `tp` is the rank
+    in the attention-TP group.
     """
 
     pp: int
     pp_size: int
     dp: int
     dp_size: int
+    tp: int
     tp_size: int
     is_writer: bool
 
@@ -41,6 +43,7 @@ def find_ranks(model_runner: Any) -> Ranks:
         pp_size=int(stages.world_size),
         dp=find_dp_rank(model_runner, dp_size),
         dp_size=dp_size,
+        tp=_attention_rank("tp"),
         tp_size=int(get_tensor_model_parallel_world_size()),
         is_writer=_attention_rank("tp") == 0 and _context_rank() == 0,
     )

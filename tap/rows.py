@@ -44,6 +44,11 @@ def noted_requests(batch: Any) -> tuple[NotedRequest, ...]:
     return note_requests(batch.reqs) if attached is None else attached
 
 
+def canary_requests(noted: tuple[NotedRequest, ...]) -> tuple[NotedRequest, ...]:
+    """Return the requests of a batch that holds a canary's alone, none otherwise."""
+    return noted if all(each.rid is not None and protocol.is_canary(each.rid) for each in noted) else ()
+
+
 def same_requests(noted: Sequence[NotedRequest], rids: Sequence[Any]) -> bool:
     """Tell whether rids are those of the noted requests, each in its place."""
     return len(noted) == len(rids) and all(

@@ -28,6 +28,9 @@ COVERING = (
     EngineCase("qwen3_moe", "concurrent32"),
     EngineCase("gpt_oss", "tp2"),
     EngineCase("gpt_oss", "chunk8"),
+    EngineCase("mixtral", "pp2"),
+    EngineCase("mixtral", "tp2"),
+    EngineCase("starcoder2", "chunk8"),
     EngineCase("deepseek_v3", "pp2"),
     EngineCase("deepseek_v3", "dp2"),
     EngineCase("kimi_k25", "two_rows"),
@@ -54,7 +57,8 @@ def test_every_state_equals_the_reference(
 ) -> None:
     if request.config.getoption("--engine-matrix"):
         staged = [insertion.path for insertion in pinned_patch.plan.insertions if insertion.kind == "stage"]
-        plan = matrix_cases(pinned_source.tree, staged)
+        looped = [insertion.path for insertion in pinned_patch.plan.insertions if insertion.kind == "loop"]
+        plan = matrix_cases(pinned_source.tree, staged, looped_files=looped)
     else:
         plan = CasePlan((*engine_cases(pinned_source.tree).cases, *COVERING), ())
     report = verify_engine(patched, engine, shared_cache, cases=plan)
