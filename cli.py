@@ -11,6 +11,7 @@ import typer
 from auxtap import __version__
 from auxtap.commands import (
     apply,
+    canary,
     check,
     demo,
     drain,
@@ -67,6 +68,7 @@ app.command()(apply.apply)
 app.command()(apply.revert)
 app.add_typer(engine.engine_app)
 app.command()(serve.serve)
+app.command()(canary.canary)
 app.command()(extract.extract)
 app.command()(check.check)
 app.command()(status.status)

@@ -5,6 +5,7 @@ from auxtap.extraction.client import ServerInfo
 from auxtap.extraction.job import ExtractionJob
 from auxtap.extraction.manifest import (
     FINAL_STATE,
+    NO_RUN,
     DatasetFacts,
     ModelFacts,
     StageStates,
@@ -15,14 +16,17 @@ from auxtap.tap.protocol import INPUT_IDS
 
 
 def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> StoreManifest:
-    """Return the manifest of a store that this run would begin; `run` and `sessions` are the store's to give."""
+    """Return the manifest of a store that this run would begin.
+
+    `sessions` is the store's to give, and `run` where the job names none.
+    """
     head = topology.head
     stages = tuple(
         StageStates(stage.pp_rank, tuple(s.name for s in stage_layout(stage, 1).slots if s.name != INPUT_IDS))
         for stage in topology.stages
     )
     return StoreManifest(
-        run="0" * 8,
+        run=job.run or NO_RUN,
         sessions=0,
         tool_version=__version__,
         part_format=job.part_format,

@@ -49,7 +49,8 @@ class ExtractionJob:
     gone; when all are, the run waits `wait_for_server_s` for one to come back, then ends.
     `max_spool_bytes` bounds what is in flight plus what is written and not yet drained, of all servers together;
     None takes 80 % of the space that is free at the start. `samples_url` is an fsspec URL that takes the samples
-    instead of the folder `store`. The run ends when more than `max_failures` samples have failed.
+    instead of the folder `store`. The run ends when more than `max_failures` samples have failed. `run` are the eight
+    hexadecimal digits that the requests of a new store bear; None draws them.
     """
 
     dataset: Dataset
@@ -65,6 +66,7 @@ class ExtractionJob:
     max_tries: int = 3
     backoff_s: float = 0.5
     max_spool_bytes: int | None = None
+    run: str | None = None
     extra_spools: tuple[Path, ...] = ()
     more_servers: tuple[ServerPlace, ...] = ()
     wait_for_server_s: float = 0.0

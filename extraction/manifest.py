@@ -11,6 +11,8 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 
 STORE_VERSION = 1
 FINAL_STATE = "post-norm"
+# Stands for the run of a store that is yet to begin.
+NO_RUN = "0" * 8
 _SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 _RUN = re.compile(r"[0-9a-f]{8}")
 # Where a store began is told by these; what may change from session to session is not among them.

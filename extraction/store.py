@@ -20,7 +20,7 @@ from auxtap.extraction.formats.contract import (
     stored_content,
 )
 from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter, read_ledger
-from auxtap.extraction.manifest import STORE_VERSION, StoreManifest, check_same, read_manifest
+from auxtap.extraction.manifest import NO_RUN, STORE_VERSION, StoreManifest, check_same, read_manifest
 from auxtap.extraction.samples import Sample
 from auxtap.tap.protocol import INPUT_IDS, PartLayout, best_digest, new_digest
 
@@ -261,7 +261,8 @@ def _begin_session(path: Path, wanted: StoreManifest, warn: Callable[[str], None
             raise ExtractionError(
                 f"{path} is no store and not empty: it holds {strangers[0]}", hint="give a new --out"
             ) from None
-        stored = replace(wanted, run=secrets.token_hex(4), sessions=0)
+        run = secrets.token_hex(4) if wanted.run == NO_RUN else wanted.run
+        stored = replace(wanted, run=run, sessions=0)
     check_same(stored, wanted, path)
     changed = [
         key

@@ -1,0 +1,91 @@
+"""The canary on real servers: what it says of right states, and which faults it sees without a reference."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from auxtap.extraction.job import ServerPlace
+from auxtap.serving.profile import LaunchSpec
+from auxtap.verification.canary import CanaryReport, CanaryTarget, run_canary
+from auxtap.verification.engine_settings import RANK_FLAGS, STAGE_FLAGS
+from auxtap.verification.fork_server import ForkServer
+
+pytestmark = pytest.mark.engine
+SpecMaker = Callable[..., LaunchSpec]
+INJECT = Path(__file__).with_name("inject_fault_script.py")
+CHUNKS = ("--chunked-prefill-size", "16")
+
+
+def canary(fork_server: ForkServer, spec: LaunchSpec, fault: str | None = None) -> CanaryReport:
+    assert spec.spool is not None
+    target = CanaryTarget(ServerPlace(spec.url, (spec.spool,)), timeout_s=120, parts_timeout_s=3)
+    with fork_server.serve(spec, first=None if fault is None else INJECT) as server:
+        server.wait_ready(timeout_s=120)
+        return run_canary(target, 5)
+
+
+def outcomes(report: CanaryReport) -> dict[str, str]:
+    return {check.name: check.outcome for check in report.checks}
+
+
+ALL_OK = dict.fromkeys(("rows", "batches", "chunks", "logits", "growth", "distinct", "again"), "ok")
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "differing"),
+    [
+        ("llama", CHUNKS, {"ranks": "skipped"}),
+        ("llama", (*RANK_FLAGS, *STAGE_FLAGS, *CHUNKS), {"ranks": "ok"}),
+        ("kimi_k25", RANK_FLAGS, {"ranks": "ok", "chunks": "skipped"}),
+    ],
+)
+def test_right_states_pass(
+    fork_server: ForkServer, make_spec: SpecMaker, model: str, arguments: tuple[str, ...], differing: dict[str, str]
+) -> None:
+    report = canary(fork_server, make_spec(model, extra_arguments=arguments))
+    assert outcomes(report) == {**ALL_OK, "embedding": "skipped", **differing}, report.checks
+    assert report.holds
+    assert not [name for name in os.listdir(make_spec().spool or "") if name.endswith(".witness")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "failing", "text"),
+    [
+        ("unreduced_partial_sum", RANK_FLAGS, "ranks", "not reduced?"),
+        ("pre_norm", (), "logits", "pre-norm?"),
+        ("aliased_storage", (), "distinct", "are the same state"),
+        ("missing_residual", (), "growth", "hidden."),
+        ("neighbours_states", (), "batches", "row"),
+        ("neighbours_rows", (), "rows", "states of another prompt"),
+        ("unwritten_chunk", CHUNKS, "chunks", "row"),
+        ("lost_chunk", CHUNKS, "rows", "parts are begun"),
+        ("nan", (), "rows", "NaN"),
+        ("truncated_file", (), "rows", "bytes, not"),
+    ],
+)
+def test_faults_that_need_no_reference_are_seen(
+    fork_server: ForkServer, make_spec: SpecMaker, fault: str, arguments: tuple[str, ...], failing: str, text: str
+) -> None:
+    spec = make_spec(extra_arguments=arguments, extra_environment={"INJECTED_FAULT": fault})
+    report = canary(fork_server, spec, fault)
+    assert not report.holds
+    details = {check.name: check.detail for check in report.checks if check.outcome == "failed"}
+    assert failing in details, report.checks
+    assert text in details[failing]
+
+
+def test_the_command_exits_8_and_names_the_check(fork_server: ForkServer, make_spec: SpecMaker, tmp_path: Path) -> None:
+    spec = make_spec(extra_environment={"INJECTED_FAULT": "pre_norm"})
+    with fork_server.serve(spec, first=INJECT) as server:
+        server.wait_ready(timeout_s=120)
+        command = ["canary", "--server", spec.url, "--spool", str(spec.spool), "--prompts", "2", "--json"]
+        done = subprocess.run([sys.executable, "-m", "auxtap.cli", *command], capture_output=True, text=True)
+    assert done.returncode == 8, done.stderr
+    record = json.loads(done.stdout)
+    assert not record["holds"]
+    assert f"error: the canary on {spec.url} failed: logits" in done.stderr
