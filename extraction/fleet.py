@@ -10,7 +10,7 @@ from auxtap.extraction.client import ServerClient, ServerInfo
 from auxtap.extraction.endpoint import Endpoint
 from auxtap.extraction.heartbeat import Heartbeat
 from auxtap.extraction.job import ExtractionJob, ServerPlace
-from auxtap.extraction.parts import Replica, WritersWatch
+from auxtap.extraction.parts import Replica, WritersWatch, removed_spool
 from auxtap.extraction.sequence import Parcel
 from auxtap.extraction.spool import SpoolDirectory, SpoolUnion
 from auxtap.extraction.tally import Traffic
@@ -74,6 +74,17 @@ class Fleet:
             servers_up=sum(end.is_up for end in self.endpoints),
             servers=len(self.endpoints),
         )
+
+    def check_spools(self) -> None:
+        """Raise when a spool is not where it was.
+
+        Raises:
+            ExtractionError: it was removed, or something else stands in its place.
+        """
+        for end in self.endpoints:
+            for replica in end.replicas:
+                if not replica.spool.is_in_place():
+                    raise removed_spool(replica)
 
     def clear_orphans(self) -> None:
         """Drop what has come of requests that were given up."""

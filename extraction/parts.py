@@ -172,10 +172,7 @@ class PartsWaiter:
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)
         for replica in self.replicas:
             if not replica.spool.is_in_place():
-                raise ExtractionError(
-                    f"spool {replica.spool.path} was removed",
-                    hint="restart the server, then run the same command again",
-                )
+                raise removed_spool(replica)
         raise PartRejectedError(describe_missing(self.replicas, rid, timeout_s))
 
     def discard(self, rid: RequestId) -> None:
@@ -271,6 +268,13 @@ class _Look:
         if wrong is not None:
             raise PartRejectedError(f"{text} {wrong}", received=(text,))
         return ReadyPart(name, header, header.metadata["digest"], self.replica)
+
+
+def removed_spool(replica: Replica) -> ExtractionError:
+    """Return the error of a spool that is gone."""
+    return ExtractionError(
+        f"spool {replica.spool.path} was removed", hint="restart the server, then run the same command again"
+    )
 
 
 def describe_missing(replicas: Sequence[Replica], rid: RequestId, timeout_s: float) -> str:

@@ -74,9 +74,12 @@ class StatusFile:
         }
         record.pop("message")
         temporary = self._path.with_name(f".{STATUS}.{os.getpid()}.tmp")
-        with contextlib.suppress(OSError):
+        try:
             temporary.write_text(json.dumps(record))
             temporary.replace(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 class JsonLog:

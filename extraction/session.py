@@ -1,5 +1,6 @@
 """One session with a store: the calling thread sends parcels and tells of progress, others carry and drain them."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -113,6 +114,11 @@ class Session:
         """Send parcels as there is room, until none is left, out, or to be sent again."""
         while not self._ending():
             self._changed.clear()
+            try:
+                self._fleet.check_spools()
+            except ExtractionError as error:
+                self._fail(error)
+                return
             sent = self._send_one()
             if not sent and not len(self._queue) and not self._n_out:
                 return
@@ -199,7 +205,8 @@ class Session:
             self._reject(endpoint, lease, error)
         except Exception as error:
             self._fail(error)
-            self._discard(endpoint, lease)
+            with contextlib.suppress(OSError):  # the spool may be closed when this was waited for too long
+                self._discard(endpoint, lease)
             self._count_out(-1)
         finally:
             self._changed.set()
@@ -230,6 +237,8 @@ class Session:
         endpoint.close(lease)
 
     def _send_again(self, parcel: Parcel, reason: str, delay_s: float = 0.0) -> None:
+        # Before a sample is blamed for what is no fault of its own.
+        self._fleet.check_spools()
         parcel.tries += 1
         self._tally.note_error(f"{parcel.sample.sample_id}: {reason}")
         if parcel.tries >= self._job.max_tries:
