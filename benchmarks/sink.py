@@ -100,7 +100,7 @@ class Sink:
 
 def _tensor(dice: np.random.Generator, n_bytes: int) -> memoryview:
     values = dice.integers(0, 0x7F80, n_bytes // 2, dtype=np.uint16)
-    return memoryview(values).cast("B")
+    return values.data.cast("B")
 
 
 def _plain(data: memoryview) -> Callable[[], memoryview]:

@@ -7,14 +7,14 @@ import typer
 
 
 def check(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Store that auxtap extract made.")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store that auxtap extract made: a folder or a URL.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Verify every file of a store from its bytes."""
-    from auxtap.extraction.integrity import check_store, require_sound
+    from auxtap.extraction.integrity import check_remote, check_store, require_sound
     from auxtap.ui import extract_view
 
     with extract_view.check_progress() as observe:
-        report = check_store(store, observe)
+        report = check_remote(store, observe) if "://" in store else check_store(Path(store), observe)
     extract_view.show_report(report, store, as_json=as_json)
     require_sound(store, report)

@@ -14,6 +14,7 @@ from auxtap.extraction.job import (
     StopRequest,
     ignore_progress,
 )
+from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.reporting import StatusFile, observe_all
 from auxtap.extraction.session import Session, Surroundings
 from auxtap.extraction.store import open_store
@@ -62,7 +63,8 @@ def run_extraction(
             if end.info.model_path and end.info.model_path != head.model_path:
                 tally.say(f"{end.url} says it serves {end.info.model_path}, the spool is written by {head.model_path}")
         wanted = describe_run(job, fleet.topology, fleet.endpoints[0].info)
-        with open_store(job.store, wanted, tally.say) as store:
+        remote = RemoteSamples(job.samples_url) if job.samples_url is not None else None
+        with open_store(job.store, wanted, tally.say, remote) as store:
             run, first_attempt = store.manifest.run, store.manifest.sessions * ATTEMPTS_A_SESSION
             fleet.sweep(run, first_attempt)
             outcome = "failed"

@@ -1,6 +1,7 @@
 """Verify a finished store from its bytes: nothing is taken from the ledger that the files do not bear out."""
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from auxtap.extraction.formats.contract import (
 )
 from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
 from auxtap.extraction.manifest import StageStates, StoreManifest, read_manifest
+from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, part_file, part_metadata
 from auxtap.tap.protocol import (
     FINAL,
@@ -71,6 +73,21 @@ class CheckProgress:
     bytes_checked: int
 
 
+def check_remote(url: str, observe: Callable[[CheckProgress], None] = lambda progress: None) -> StoreReport:
+    """Check a store at an fsspec URL: every file is brought here, one after the other; raises as `check_store`."""
+    remote = RemoteSamples(url)
+    with tempfile.TemporaryDirectory(prefix="auxtap-check-") as folder:
+        path = Path(folder)
+        try:
+            (path / SAMPLES).mkdir()
+            found = [remote.fetch(name, path / name) for name in (LEDGER, MANIFEST)]
+        except OSError as error:
+            raise ExtractionError(f"store {url} cannot be read: {error}") from None
+        if not found[1]:
+            raise ExtractionError(f"{url} is no store: it has no {MANIFEST}", hint="give what extract --out made")
+        return _StoreCheck(path, read_manifest(path / MANIFEST), observe, remote).run()
+
+
 def check_store(path: Path, observe: Callable[[CheckProgress], None] = lambda progress: None) -> StoreReport:
     """Read every file of a store and hold it against manifest and ledger.
 
@@ -107,8 +124,15 @@ def _unwritten(path: Path) -> Iterator[None]:
 class _StoreCheck:
     """One pass over a store."""
 
-    def __init__(self, path: Path, manifest: StoreManifest, observe: Callable[[CheckProgress], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: StoreManifest,
+        observe: Callable[[CheckProgress], None],
+        remote: RemoteSamples | None = None,
+    ) -> None:
         self._path = path
+        self._remote = remote
         self._manifest = manifest
         self._observe = observe
         self._format: PartFormat = part_format(manifest.part_format)
@@ -185,6 +209,15 @@ class _StoreCheck:
 
     def _check_part(self, line: LedgerLine, part: LedgerPart, stage: StageStates) -> None:
         path = self._path / part.file
+        if self._remote is not None and not self._remote.fetch(part.file, path):
+            raise FileNotFoundError
+        try:
+            self._check_file(line, part, stage, path)
+        finally:
+            if self._remote is not None:
+                path.unlink(missing_ok=True)
+
+    def _check_file(self, line: LedgerLine, part: LedgerPart, stage: StageStates, path: Path) -> None:
         if path.is_symlink() or path.suffix != self._format.suffix:
             self._find(part.file, f"is no {self._format.name} file")
             return
@@ -248,6 +281,9 @@ class _StoreCheck:
         for entry in sorted(self._path.iterdir()):
             if entry.name not in top:
                 self._find(entry.name, "is no file of a store")
+        if self._remote is not None:
+            for name in sorted(self._remote.list_sizes(SAMPLES).keys() - known):
+                self._find(name, "has no ledger line")
         samples = self._path / SAMPLES
         if samples.is_dir():
             for entry in sorted(samples.iterdir()):
@@ -273,7 +309,7 @@ class _Digest:
         return bool(self._digest.hexdigest() == self._expected)
 
 
-def require_sound(path: Path, report: StoreReport) -> None:
+def require_sound(path: Path | str, report: StoreReport) -> None:
     """Raise when a check has found anything.
 
     Raises:

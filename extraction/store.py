@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,16 @@ from auxtap.extraction.formats.contract import (
 )
 from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter, read_ledger
 from auxtap.extraction.manifest import NO_RUN, STORE_VERSION, StoreManifest, check_same, read_manifest
+from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.samples import Sample
-from auxtap.tap.protocol import INPUT_IDS, PartLayout, best_digest, new_digest
+from auxtap.tap.protocol import INPUT_IDS, PartLayout, ProtocolError, best_digest, decode_header, new_digest
 
 MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE = "manifest.json", "ledger.jsonl", ".lock", "samples", "quarantine"
 # How far a running extraction is; published over and over, read by `auxtap status`.
 STATUS = "status.json"
+# How often manifest and ledger are put beside remote samples.
+PUBLISH_EVERY_S = 60.0
+_HEAD_BYTES = 64 << 10
 _TEMPORARY = re.compile(r"\..*\.tmp")
 
 
@@ -95,9 +100,18 @@ def part_metadata(index: int, sample_id: str, stage: int, tap_digest: str) -> di
 class Store:
     """A store that this process alone writes into; safe for several threads. Made by `open_store`."""
 
-    def __init__(self, path: Path, manifest: StoreManifest, ledger: LedgerWriter, lines: dict[str, LedgerLine]) -> None:
-        """Take over what `open_store` has read."""
+    def __init__(
+        self,
+        path: Path,
+        manifest: StoreManifest,
+        ledger: LedgerWriter,
+        lines: dict[str, LedgerLine],
+        remote: RemoteSamples | None = None,
+    ) -> None:
+        """Take over what `open_store` has read; with `remote` the samples lie there."""
         self.path = path
+        self._remote = remote
+        self._published_at = time.monotonic()
         self.manifest = manifest
         self.format: PartFormat = part_format(manifest.part_format)
         self._ledger = ledger
@@ -122,17 +136,26 @@ class Store:
         if [part.stage for part in line.parts] != [stage.pp for stage in self.manifest.stages]:
             return False
         for part in line.parts:
-            path = self.path / part.file
             try:
-                if path.stat().st_size != part.n_bytes:
-                    return False
-                content = self.format.open(path).content
-            except (OSError, MalformedPartError):
+                content = self._content(part)
+            except (OSError, MalformedPartError, ProtocolError):
+                return False
+            if content is None:
                 return False
             expected = contents(part.stage, part.tap_digest)
             if content.slots != expected.slots or (content.metadata and content.metadata != expected.metadata):
                 return False
         return True
+
+    def _content(self, part: LedgerPart) -> PartContent | None:
+        """Read what a stored file holds, None when its size is not the ledger's."""
+        if self._remote is not None:
+            if self._remote.size(part.file) != part.n_bytes:
+                return None
+            header = decode_header(self._remote.head(part.file, min(part.n_bytes, _HEAD_BYTES)))
+            return PartContent(header.slots, header.metadata)
+        path = self.path / part.file
+        return self.format.open(path).content if path.stat().st_size == part.n_bytes else None
 
     def write_part(self, sample: Sample, source: PartSource) -> WrittenPart:
         """Write one part under a temporary name, verifying it on the way.
@@ -151,6 +174,8 @@ class Store:
                 self.format.write(cast(BinaryIO, sink), content, source.blocks, sample.loss_mask)
                 file.flush()
                 os.fsync(file.fileno())
+            if self._remote is not None:
+                self._remote.upload(temporary, name, sink.digest)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -168,7 +193,10 @@ class Store:
             self._check_open()
             try:
                 for item in written:
-                    item.temporary.replace(self.path / item.part.file)
+                    if self._remote is None:
+                        item.temporary.replace(self.path / item.part.file)
+                    else:
+                        item.temporary.unlink()
                 fsync_directory(self.path / SAMPLES)
                 self._ledger.append(line)
             except BaseException:
@@ -178,13 +206,19 @@ class Store:
                         (self.path / item.part.file).unlink(missing_ok=True)
                 raise
             self._lines[line.sample_id] = line
+            if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
+                self._publish_catalog()
 
     def record(self, line: LedgerLine) -> None:
         """Write the ledger line of a sample that is not stored, and drop files of it that did not hold."""
         with self._lock:
             self._check_open()
             for stage in self.manifest.stages:
-                (self.path / part_file(line.index, stage.pp, self.format.suffix)).unlink(missing_ok=True)
+                name = part_file(line.index, stage.pp, self.format.suffix)
+                if self._remote is None:
+                    (self.path / name).unlink(missing_ok=True)
+                elif self._remote.size(name) is not None:
+                    self._remote.remove(name)
             self._ledger.append(line)
             self._lines[line.sample_id] = line
 
@@ -202,7 +236,9 @@ class Store:
         return folder
 
     def free_bytes(self) -> int | None:
-        """Return the space that is left for us on the store's file system."""
+        """Return the space that is left for us on the store's file system, None where nobody knows."""
+        if self._remote is not None:
+            return None
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
@@ -211,6 +247,14 @@ class Store:
         with self._lock:
             self._closed = True
             self._ledger.close()
+            self._publish_catalog()
+
+    def _publish_catalog(self) -> None:
+        """Put manifest and ledger beside remote samples, so that they are a store for whoever comes by."""
+        if self._remote is not None:
+            self._published_at = time.monotonic()
+            for name in (LEDGER, MANIFEST):
+                self._remote.put(self.path / name, name)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -218,8 +262,12 @@ class Store:
 
 
 @contextlib.contextmanager
-def open_store(path: Path, wanted: StoreManifest, warn: Callable[[str], None]) -> Iterator[Store]:
+def open_store(
+    path: Path, wanted: StoreManifest, warn: Callable[[str], None], remote: RemoteSamples | None = None
+) -> Iterator[Store]:
     """Begin a store, or go on in the one that is there, for the length of the block.
+
+    With `remote`, `path` is its catalog: manifest and ledger, brought from there when it is not here yet.
 
     The manifest that counts is the stored one; its count of sessions is raised before anything is sent.
 
@@ -230,13 +278,16 @@ def open_store(path: Path, wanted: StoreManifest, warn: Callable[[str], None]) -
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with held_lock(path / LOCK, wait=False):
+            if remote is not None and not (path / MANIFEST).exists():
+                for name in (LEDGER, MANIFEST):
+                    remote.fetch(name, path / name)
             manifest = _begin_session(path, wanted, warn)
             ledger = read_ledger(path / LEDGER)
             if ledger.torn_bytes:
                 warn(f"{path / LEDGER}: its last line was cut short and is dropped ({ledger.torn_bytes} bytes)")
             writer = LedgerWriter(path / LEDGER, ledger.whole_bytes)
             fsync_directory(path)
-            store = Store(path, manifest, writer, ledger.last_lines())
+            store = Store(path, manifest, writer, ledger.last_lines(), remote)
             try:
                 yield store
             finally:

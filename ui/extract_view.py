@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -172,14 +171,14 @@ def check_progress() -> Iterator[Callable[[CheckProgress], None]]:
         )
 
 
-def report_record(report: StoreReport, store: Path) -> dict[str, Any]:
+def report_record(report: StoreReport, store: str) -> dict[str, Any]:
     """Return what `auxtap check --json` prints."""
     record = asdict(report)
     record["findings"] = [{"file": str(finding.file), "what": finding.what} for finding in report.findings]
-    return {"store": str(store), **record, "missing": report.missing, "sound": not report.findings}
+    return {"store": store, **record, "missing": report.missing, "sound": not report.findings}
 
 
-def show_report(report: StoreReport, store: Path, *, as_json: bool) -> None:
+def show_report(report: StoreReport, store: str, *, as_json: bool) -> None:
     """Show what a check has found."""
     if as_json:
         console.emit_json(report_record(report, store))
@@ -194,6 +193,6 @@ def show_report(report: StoreReport, store: Path, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     if report.quarantined:
-        out.print(f"{report.quarantined:,} bad samples in {escape(str(store / 'quarantine'))}", soft_wrap=True)
+        out.print(f"{report.quarantined:,} bad samples in {escape(f'{store}/quarantine')}", soft_wrap=True)
     if not report.findings:
-        out.print(f"[green]store {escape(str(store))} is sound[/]", soft_wrap=True)
+        out.print(f"[green]store {escape(store)} is sound[/]", soft_wrap=True)

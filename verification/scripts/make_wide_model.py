@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from make_tiny_models import byte_tokenizer
+from make_tiny_models import byte_tokenizer  # type: ignore[import-not-found]
 from transformers import LlamaConfig, LlamaForCausalLM
 
 

@@ -1,0 +1,205 @@
+"""Extract many short samples through a real CPU server, and compare the CPU a token with that of the JSON way.
+
+Run: python benchmarks/extraction.py [--samples N]
+Memory and open files of extractor and server are taken every second; they must not grow with the samples. The JSON way
+is what a server does that returns states over HTTP: a list of numbers, encoded there and decoded here; only that is
+counted for it, and for ours all that the tap's writer and the drain do: digests, checks, spool and store.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from auxtap.checkout.source import open_source
+from auxtap.checkout.worktree import apply_patch, revert
+from auxtap.commands.context import cache_layout
+from auxtap.extraction.driver import ExtractionJob, run_extraction
+from auxtap.extraction.integrity import check_store
+from auxtap.extraction.samples import read_dataset
+from auxtap.rewriters.diff import write_patch
+from auxtap.rewriters.plan import plan_capture
+from auxtap.serving.engine_env import set_up_engine
+from auxtap.serving.processes import choose_port
+from auxtap.serving.profile import LOOPBACK, LaunchSpec
+from auxtap.verification.engine import launch_template
+from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.tiny_models import make_tiny_models
+
+RELEASE = "0.5.9"
+JSON_RATIO, GROWTH_MB, GROWTH_FILES = 200.0, 64.0, 16
+JSON_SCRIPT = """
+import sys, time, json
+try:
+    import orjson
+    encode, decode, name = orjson.dumps, orjson.loads, "orjson"
+except ImportError:
+    encode, decode, name = (lambda v: json.dumps(v).encode()), json.loads, "json"
+import numpy as np
+values = np.random.default_rng(1).standard_normal((4, 64, 7168), dtype=np.float32)
+best = min(
+    (lambda began: (decode(encode({"hidden_states": values.tolist()})), time.process_time() - began)[1])(
+        time.process_time()
+    )
+    for _ in range(3)
+)
+print(name, best / 64)
+"""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Memory and open files at a moment."""
+
+    at: float
+    stored: int
+    extractor_mb: float
+    server_mb: float
+    extractor_files: int
+    server_files: int
+
+
+class Watch:
+    """Looks at the processes once a second."""
+
+    def __init__(self, server_pid: int) -> None:
+        self.looks: list[Look] = []
+        self.stored = 0
+        self._own = psutil.Process()
+        server = psutil.Process(server_pid)
+        self._server = [server, *server.children(recursive=True)]
+        self._ended = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(1.0):
+            with contextlib.suppress(psutil.Error):
+                self.looks.append(
+                    Look(
+                        time.monotonic() - self._began,
+                        self.stored,
+                        self._own.memory_info().rss / 1e6,
+                        sum(process.memory_info().rss for process in self._server) / 1e6,
+                        self._own.num_fds(),
+                        sum(process.num_fds() for process in self._server),
+                    )
+                )
+
+
+@contextlib.contextmanager
+def tiny_server(work: Path) -> Iterator[tuple[LaunchSpec, int]]:
+    """Serve the tiny Llama with the patch; yield its spec and pid."""
+    cache = cache_layout()
+    engine = set_up_engine(RELEASE, cache)
+    source = open_source(f"pypi:{RELEASE}", cache)
+    patch_set = write_patch(source.tree, plan_capture(source.tree, ("llama",), (3, 31, 59)))
+    applied = apply_patch(source, patch_set, work / "tree")
+    try:
+        (model,) = make_tiny_models(["llama"], engine, cache)
+        template = replace(launch_template(applied, engine, cache, work / "spool"), log=work / "import.log")
+        with ForkServer(template) as forks:
+            spec = replace(template, model_path=str(model.path), port=choose_port(LOOPBACK, 0), log=work / "server.log")
+            with forks.serve(spec) as server:
+                server.wait_ready(timeout_s=300)
+                yield spec, server.pid
+    finally:
+        revert(applied.path, force=True)
+
+
+def extract_many(n_samples: int) -> bool:
+    """Extract short samples and print what it took; tell whether all went as it must."""
+    with tempfile.TemporaryDirectory(prefix="auxtap-extraction-") as folder:
+        work = Path(folder)
+        dice = random.Random(1)  # noqa: S311
+        with (work / "data.jsonl").open("w") as file:
+            for index in range(n_samples):
+                ids = [dice.randint(32, 126) for _ in range(dice.randint(4, 24))]
+                file.write(json.dumps({"id": f"short-{index}", "input_ids": ids}) + "\n")
+        dataset = read_dataset(work / "data.jsonl")
+        with tiny_server(work) as (spec, pid):
+            assert spec.spool is not None
+            job = ExtractionJob(dataset, spec.url, spec.spool, work / "store", concurrency=32)
+            with Watch(pid) as watch:
+                summary = run_extraction(job, lambda progress: setattr(watch, "stored", progress.stored))
+        report = check_store(work / "store")
+        settled = [look for look in watch.looks if look.stored > n_samples // 10] or watch.looks
+        first, last = settled[0], settled[-1]
+        _say(
+            f"{n_samples:,} samples, {dataset.n_tokens:,} tokens: {summary.stored:,} stored, {summary.failed} failed, "
+            f"{len(report.findings)} findings, {summary.seconds:.0f} s, {n_samples / summary.seconds:.0f} samples/s"
+        )
+        for name, look in (("at a tenth", first), ("at the end", last)):
+            _say(
+                f"  {name}: extractor {look.extractor_mb:.0f} MB and {look.extractor_files} files, "
+                f"server {look.server_mb:.0f} MB and {look.server_files} files"
+            )
+        flat = (
+            last.extractor_mb - first.extractor_mb <= GROWTH_MB
+            and last.extractor_files - first.extractor_files <= GROWTH_FILES
+            and last.server_files - first.server_files <= GROWTH_FILES
+        )
+        return summary.complete and summary.stored == n_samples and not report.findings and flat
+
+
+def compare_with_json() -> bool:
+    """Print the CPU a token of both ways; tell whether ours is cheap enough."""
+    from sink import N_TOKENS, Sink, drain_store  # type: ignore[import-not-found]
+
+    python = set_up_engine(RELEASE, cache_layout()).python
+    answer = subprocess.run([str(python), "-c", JSON_SCRIPT], capture_output=True, text=True, check=True).stdout.split()
+    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="auxtap-json-", dir=memory) as folder:
+        sink = Sink(Path(folder) / "spool")
+        drain = drain_store(sink)
+        ours = []
+        for _ in range(6):
+            began = time.process_time()
+            path = sink.write()
+            drain(path).unlink()
+            ours.append((time.process_time() - began) / N_TOKENS)
+            path.unlink()
+        sink.writer.stop()
+    theirs, own = float(answer[1]), float(np.median(ours[1:]))
+    _say(
+        f"CPU a token (4 x 7168 values): {theirs * 1e3:.2f} ms as JSON ({answer[0]}), {own * 1e6:.0f} us here, "
+        f"1/{theirs / own:.0f} (budget 1/{JSON_RATIO:.0f})"
+    )
+    return theirs / own >= JSON_RATIO
+
+
+def main() -> int:
+    """Run both parts; fail when one is not as it must be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=10_000)
+    arguments = parser.parse_args()
+    cheap = compare_with_json()
+    return int(not (extract_many(arguments.samples) and cheap))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
