@@ -4,11 +4,12 @@ Run: python benchmarks/prefill.py [--rounds N]
 A Llama of hidden size 1024 and 4 blocks, float32, prompts of 1,024 tokens, one after the other; all three servers run,
 sleeping while idle, and take turns within each round. With the tap on, the time ends when the part is ready. Ratios
 are to the unpatched server in the same round, by wall clock and by the CPU time of the server's processes; the median
-of all rounds counts.
+of all rounds counts. A machine that others load says nothing by wall clock: there the CPU time is judged.
 """
 
 import argparse
 import contextlib
+import os
 import random
 import shutil
 import statistics
@@ -142,6 +143,9 @@ def main() -> int:
                     if number:  # the first round warms up
                         took.setdefault((work, server.name), []).append(result)
     below = False
+    load, cores = os.getloadavg()[1], os.cpu_count() or 1
+    quiet = load <= cores + 1  # the servers themselves take one core, this process hardly any
+    _say(f"load {load:.1f} on {cores} cores: judged by {'wall clock' if quiet else 'CPU time'}")
     for (work, name), results in sorted(took.items(), key=lambda item: item[0][0], reverse=True):
         reference = took[work, UNPATCHED]
         wall = statistics.median(one.wall / other.wall for one, other in zip(reference, results, strict=True))
@@ -149,7 +153,7 @@ def main() -> int:
         tokens = N_PROMPT if work == "prefill" else N_DECODE
         rate = tokens / statistics.median(result.wall for result in results)
         budget = BUDGETS.get((work, name))
-        below |= budget is not None and wall < budget
+        below |= budget is not None and (wall if quiet else cpu) < budget
         text = f"{work:8} {name:10} {rate:8.0f} tokens/s   ratio {wall:.3f} by wall clock, {cpu:.3f} by CPU time"
         _say(text + (f"  (budget {budget:.2f})" if budget is not None else ""))
     return int(below)
