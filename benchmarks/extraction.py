@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from auxtap.checkout.source import open_source
@@ -197,7 +196,7 @@ def compare_with_json() -> bool:
     _say(f"CPU a token (4 x 7168 values): {theirs * 1e3:.2f} ms as JSON ({answer[0]})")
     _say(f"  tap to spool with its digest, read: {way * 1e6:.0f} us, 1/{theirs / way:.0f} (budget 1/{JSON_RATIO:.0f})")
     _say(f"  and into the store, checked and digested again: {own * 1e6:.0f} us, 1/{theirs / own:.0f}")
-    return theirs / way >= JSON_RATIO
+    return bool(theirs / way >= JSON_RATIO)
 
 
 def main() -> int:

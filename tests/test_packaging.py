@@ -16,7 +16,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def _package_folders() -> set[str]:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    folders = {Path(line).parent for line in listed.splitlines() if not line.startswith(("tests/", "fixtures/"))}
+    apart = ("tests/", "fixtures/", "benchmarks/")
+    folders = {Path(line).parent for line in listed.splitlines() if not line.startswith(apart)}
     return {".".join(["auxtap", *folder.parts]) for folder in folders if not folder.is_relative_to("examples")}
 
 
@@ -55,7 +56,7 @@ def test_the_wheel_holds_everything(tmp_path):
     code = {
         name
         for name in files
-        if name.endswith((".py", ".typed")) and not name.startswith(("tests/", "fixtures/", "examples/"))
+        if name.endswith((".py", ".typed")) and not name.startswith(("tests/", "fixtures/", "examples/", "benchmarks/"))
     }
     data = {name for name in files if name.startswith(("generated/", "serving/engine_locks/")) and "." in name}
     data |= {"checkout/releases.json"}
