@@ -18,6 +18,7 @@ from auxtap.commands import (
     engine,
     extract,
     merge,
+    node,
     patch,
     serve,
     status,
@@ -74,6 +75,9 @@ app.command()(check.check)
 app.command()(status.status)
 app.command()(merge.merge)
 app.command()(drain.drain)
+app.add_typer(node.node_app)
+app.command()(node.stop)
+app.command()(node.logs)
 app.command()(demo.demo)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -36,6 +36,9 @@ def extract(
     ] = None,
     out: Annotated[
         str | None, typer.Option(metavar="STORE", help="Store to begin or to go on with: a folder, or an fsspec URL.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Extract on the node of nodes/NAME.toml, watched from here.")
     ] = None,
     catalog: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Ledger of a store at a URL. [default: a folder in the cache]")
@@ -100,7 +103,7 @@ def extract(
     store_limit = parse_size(max_bytes) if max_bytes is not None else None
     kept_free = 0 if reserve.strip() == "0" else parse_size(reserve)
     places = pair_servers(server or [], spool or [])
-    where = find_store(out, catalog) if out is not None else None
+    where = find_store(out, catalog) if out is not None and node is None else None
     if dry_run:
         supposed = planning.Supposed(model, hidden_size, layers, dtype)
         trial = planning.Trial(calibrate, part_format, concurrency, drain_threads, timeout, parts_timeout)
@@ -117,9 +120,35 @@ def extract(
             max_bytes=store_limit,
             reserve_bytes=kept_free,
         )
+    options: dict[str, Any] = {
+        "part_format": part_format,
+        "max_new_tokens": max_new_tokens,
+        "concurrency": concurrency,
+        "drain_threads": drain_threads,
+        "timeout_s": timeout,
+        "parts_timeout_s": parts_timeout,
+        "stall_timeout_s": stall_timeout,
+        "wait_for_server_s": wait_for_server,
+        "max_tries": tries,
+        "max_failures": max_failures,
+        "max_spool_bytes": spool_limit,
+        "max_bytes": store_limit,
+        "reserve_bytes": kept_free,
+    }
+    if node is not None:
+        from auxtap.commands import node_serve
+
+        if places or catalog is not None:
+            raise UsageError("--server, --spool and --catalog exclude --node", hint="the node's own are used")
+        samples = load_dataset(dataset, tokenizer, trust_remote_code=trust_remote_code)
+        options["shard"] = shard
+        watch = node_serve.Watch(out, log_json, metrics_port, as_json=as_json)
+        return node_serve.extract_on_node(node, samples, options, watch)
     if not places or where is None:
         missing = "--server and --spool" if not places else "--out"
-        raise UsageError(f"{missing} are needed" if not places else f"{missing} is needed", hint="or give --dry-run")
+        raise UsageError(
+            f"{missing} are needed" if not places else f"{missing} is needed", hint="or --node NAME, or --dry-run"
+        )
     first, *others = places
     job = ExtractionJob(
         dataset=load_dataset(dataset, tokenizer, trust_remote_code=trust_remote_code),
@@ -129,20 +158,8 @@ def extract(
         more_servers=tuple(others),
         store=where.folder,
         samples_url=where.url,
-        part_format=part_format,
         shard=parse_shard(shard) if shard is not None else None,
-        max_new_tokens=max_new_tokens,
-        concurrency=concurrency,
-        drain_threads=drain_threads,
-        timeout_s=timeout,
-        parts_timeout_s=parts_timeout,
-        stall_timeout_s=stall_timeout,
-        wait_for_server_s=wait_for_server,
-        max_tries=tries,
-        max_failures=max_failures,
-        max_spool_bytes=spool_limit,
-        max_bytes=store_limit,
-        reserve_bytes=kept_free,
+        **options,
     )
     return carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
 

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from auxtap.commands.context import cache_layout, parse_layers
+from auxtap.commands.patching import DEFAULT_MODELS, MODELS_HELP
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError, UsageError
 
 if TYPE_CHECKING:
     from auxtap.serving.profile import LaunchSpec
 
+READY_TIMEOUT_S = 1800.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 def serve(
-    worktree: Annotated[Path, typer.Option(help="Worktree that auxtap apply made.")],
-    model_path: Annotated[str, typer.Option(metavar="MODEL", help="Model folder, or a model's name on the hub.")],
+    worktree: Annotated[Path | None, typer.Option(help="Worktree that auxtap apply made.")] = None,
+    model_path: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model folder, or a model's name on the hub.")
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(metavar="3,31,59", help="Capture indices. [default: those of the patch, or the model's depth]"),
@@ -38,8 +42,21 @@ def serve(
         Path | None,
         typer.Option(help="Python whose packages serve the tree. [default: the running one; --cpu: the engine's]"),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it is ready.")] = 1800.0,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds to wait until it is ready. [default: 1800; the profile's]")
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="The server's log. [default: in auxtap's cache]")] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Serve on the node of nodes/NAME.toml; --port is then this machine's."),
+    ] = None,
+    models: Annotated[str, typer.Option(help=f"With --node: {MODELS_HELP}")] = DEFAULT_MODELS,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With --node: show the command line, each flag's origin; start nothing.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --node: end once it is ready, forward nothing.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one line of JSON when it is ready.")] = False,
     sglang_args: Annotated[
         list[str] | None, typer.Argument(metavar="-- SGLANG_ARGS", help="Arguments for SGLang, after --.")
@@ -51,6 +68,20 @@ def serve(
     from auxtap.serving.profile import LaunchSpec, check_extra_arguments
 
     extra = tuple(sglang_args or ())
+    if node is not None:
+        from auxtap.commands import node_serve
+
+        refuse_with_node(worktree=worktree, model_path=model_path, spool=spool, python=python, log=log)
+        if explain:
+            node_serve.explain_flags(node, extra, as_json=json_output)
+            return
+        node_serve.serve_on_node(
+            node, extra, layers=layers, models=models, port=port,
+            timeout_s=timeout, detach=detach, as_json=json_output,
+        )  # fmt: skip
+        return
+    if worktree is None or model_path is None:
+        raise UsageError("--worktree and --model-path are needed", hint="or --node NAME, whose profile has both")
     check_extra_arguments(extra)
     chosen_layers = parse_layers(layers) if layers is not None else None
     applied = check_applied(worktree)
@@ -75,10 +106,21 @@ def serve(
         bytecode=cache.bytecode / f"sglang-{applied.release}",
     )
     try:
-        run_server(spec, timeout, json_output=json_output)
+        run_server(spec, timeout or READY_TIMEOUT_S, json_output=json_output)
     finally:
         if spool is None and spec.spool is not None:
             tidy_spool(spec.spool)
+
+
+def refuse_with_node(**options: object) -> None:
+    """Refuse options that a node's profile answers.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')} and --node exclude each other", hint="the profile says it")
 
 
 def run_server(spec: "LaunchSpec", timeout_s: float, *, json_output: bool) -> None:

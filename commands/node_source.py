@@ -1,0 +1,69 @@
+"""What of a source and its patch a node is given."""
+
+from typing import TYPE_CHECKING
+
+from auxtap.commands.context import cache_layout
+from auxtap.core.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from auxtap.checkout.source import Source
+    from auxtap.node.patch import NodePatch, NodeSource
+    from auxtap.node.profile import NodeProfile
+
+
+def read_source(profile: "NodeProfile") -> "NodeSource":
+    """Open the SGLang that the profile's patch is made from; the patch itself is not made.
+
+    Raises:
+        SourceError: it cannot be had.
+    """
+    from auxtap.checkout.source import open_source
+    from auxtap.ui.console import say
+
+    return node_source(open_source(profile.patch_source, cache_layout(), say))
+
+
+def node_source(source: "Source") -> "NodeSource":
+    """Return what the node is told of an opened source."""
+    from auxtap.core.files import sha256_bytes
+    from auxtap.node.flags import HazardFlag
+    from auxtap.node.patch import NodeSource
+    from auxtap.rewriters.hazards import decide_hazards
+
+    files = {str(path): sha256_bytes(data) for path, data in source.tree.files.items()}
+    hazards = tuple(
+        HazardFlag(flag, decision.hazard, decision.reason)
+        for decision in decide_hazards(source.tree)
+        if decision.verdict == "flag"
+        for flag in decision.flags
+    )
+    return NodeSource(source.tree.release, files, hazards)
+
+
+def make_patch(profile: "NodeProfile", models: str) -> "NodePatch":
+    """Make and prove the patch that is sent.
+
+    Raises:
+        CheckFailedError: a check of the patch answered no.
+    """
+    from auxtap.commands import patching
+    from auxtap.core.files import sha256_bytes
+    from auxtap.node.patch import NodePatch
+
+    proved = patching.prove_source(profile.patch_source, patching.DEFAULT_LAYERS, models)
+    if not proved.proof.holds:
+        names = [verdict.check for verdict in proved.proof.rejected]
+        raise CheckFailedError(
+            patching.refusal(names, ": nothing was sent"), hint=f"auxtap verify {profile.patch_source} shows them all"
+        )
+    patch_set = proved.patch_set
+    after = {str(change.path): change.after_sha256 for change in patch_set.changes}
+    after |= {str(file.path): sha256_bytes(file.data) for file in patch_set.new_files}
+    return NodePatch(
+        source=node_source(proved.source),
+        patch=patch_set.patch,
+        patch_digest=patch_set.digest,
+        source_digest=proved.source.digest,
+        after=after,
+        layers=patch_set.plan.layers,
+    )

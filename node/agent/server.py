@@ -1,0 +1,272 @@
+"""The node's one server: started detached, watched, stopped by exactly the processes that are its own."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from auxtap.core.errors import ServerError
+from auxtap.core.files import publish_bytes, sha256_bytes
+from auxtap.node.agent.detached import read_record, start_detached, write_record
+from auxtap.node.agent.folder import NodeFolder
+from auxtap.node.agent.processes import ProcessMark, is_alive, session_members, stop_session
+from auxtap.serving import profile as launch
+from auxtap.serving.server_log import ServerLog
+from auxtap.serving.spool import is_armed, prepare_spool, remove_spool
+
+POLL_S = 0.25
+BEAT_S = 3.0
+HEALTH_TIMEOUT_S = 5.0
+ARMED_GRACE_S = 5.0
+
+
+def read_spec(value: "Mapping[str, Any]") -> launch.LaunchSpec:
+    """Read a launch that was sent as JSON."""
+    return launch.LaunchSpec(
+        python=Path(value["python"]),
+        tree=Path(value["tree"]),
+        log=Path(value["log"]),
+        bytecode=Path(value["bytecode"]),
+        spool=Path(value["spool"]),
+        model_path=value["model_path"],
+        port=value["port"],
+        layers=tuple(value["layers"]),
+        cpu=value["cpu"],
+        release=value["release"],
+        patch_digest=value["patch_digest"],
+        source_digest=value["source_digest"],
+        extra_arguments=tuple(value["extra_arguments"]),
+        extra_environment=dict(value["extra_environment"]),
+    )
+
+
+def start_server(folder: NodeFolder, spec: launch.LaunchSpec, argv: "list[str]") -> "dict[str, Any]":
+    """Start the server, or find it running as it is wanted.
+
+    Raises:
+        ServerError: another server of ours runs or left processes, somebody else's has the port, or it cannot start.
+    """
+    wanted = sha256_bytes(json.dumps([argv, launch.tap_environment(spec, spec.spool or Path())]).encode())
+    with folder.alone():
+        record = read_record(folder.server_record)
+        if record is not None:
+            mark = ProcessMark.from_json(record["process"])
+            if is_alive(mark) and record["digest"] == wanted:
+                return {**record, "already": True}
+            _require_gone(record, mark)
+        _require_free(spec.port)
+        assert spec.spool is not None
+        prepare_spool(spec.spool)
+        facts = {
+            "digest": wanted,
+            "argv": argv,
+            "port": spec.port,
+            "url": spec.url,
+            "model": spec.model_path,
+            "release": spec.release,
+            "layers": list(spec.layers),
+            "spool": str(spec.spool),
+            "log": str(spec.log),
+            "tree": str(spec.tree),
+            "started": time.time(),
+        }
+        publish_bytes(spec.log, b"")
+        spec.bytecode.mkdir(mode=0o700, parents=True, exist_ok=True)
+        start_detached(
+            [str(spec.python), "-m", "sglang.launch_server", *argv],
+            _environment(folder, spec),
+            log=spec.log,
+            record=lambda mark: write_record(folder.server_record, mark, facts),
+        )
+        return {**(read_record(folder.server_record) or {}), "already": False}
+
+
+def _require_gone(record: "Mapping[str, Any]", mark: ProcessMark) -> None:
+    hint = "auxtap stop --node NAME ends it; nothing is started beside it"
+    if is_alive(mark):
+        raise ServerError(
+            f"a server of ours runs on the node already (pid {mark.pid}, port {record['port']}, {record['model']}), "
+            "started in another way than is asked for now",
+            hint=hint,
+        )
+    left = session_members(mark)
+    if left:
+        pids = ", ".join(str(member.pid) for member in left)
+        raise ServerError(f"the last server on the node is dead but processes of it are left: {pids}", hint=hint)
+
+
+def _require_free(port: int) -> None:
+    if not port_is_free(port):
+        raise ServerError(
+            f"port {port} of the node is in use by something that is not ours{port_owner(port)}",
+            hint="stop it there, or set another server.port in the profile",
+        )
+
+
+def port_is_free(port: int) -> bool:
+    """Tell whether a server could listen on the node's loopback now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def port_owner(port: int) -> str:
+    """Say which process of this user listens on a port, empty when that cannot be seen."""
+    wanted = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                    wanted.add(f"socket:[{fields[9]}]")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                for handle in (entry / "fd").iterdir():
+                    if str(handle.readlink()) in wanted:
+                        return f" (pid {entry.name}, {(entry / 'comm').read_text().strip()})"
+    return ""
+
+
+def _environment(folder: NodeFolder, spec: launch.LaunchSpec) -> "dict[str, str]":
+    environment = launch.server_environment(spec, os.environ)
+    # Programs beside the Python, such as ninja, are found as they are in its activated environment.
+    environment["PATH"] = os.pathsep.join([str(spec.python.parent), environment.get("PATH", os.defpath)])
+    if spec.cpu:
+        shim = unpack_shim(folder)
+        environment["PYTHONPATH"] = environment["PYTHONPATH"].replace(str(launch.CPU_SHIM), str(shim))
+    return environment
+
+
+def unpack_shim(folder: NodeFolder) -> Path:
+    """Write the CPU engine's stand-ins, which SGLang's own processes import, out of the agent file."""
+    inside = "auxtap/serving/cpu_shim/"
+    archive = Path(__file__).resolve()
+    while not archive.is_file():
+        archive = archive.parent
+    if not zipfile.is_zipfile(archive):
+        return launch.CPU_SHIM
+    shim = folder.root / "agent" / f"{archive.stem}-cpu"
+    with zipfile.ZipFile(archive) as members:
+        for name in members.namelist():
+            if name.startswith(inside):
+                publish_bytes(shim / name[len(inside) :], members.read(name))
+    return shim
+
+
+def answers(url: str) -> bool:
+    """Tell whether the server says that it can be used."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def server_status(folder: NodeFolder) -> "dict[str, Any]":
+    """Say what is known of the server: none, starting, ready, dead, or dead with processes left."""
+    record = read_record(folder.server_record)
+    if record is None:
+        return {"state": "none"}
+    mark = ProcessMark.from_json(record["process"])
+    members = [member.pid for member in session_members(mark)]
+    facts = {**record, "pids": members}
+    if is_alive(mark):
+        ready = is_armed(Path(record["spool"])) and answers(record["url"])
+        return {**facts, "state": "ready" if ready else "starting"}
+    return {**facts, "state": "leftover" if members else "dead", "reason": _death(record)}
+
+
+def _death(record: "Mapping[str, Any]") -> str:
+    if record.get("stopped"):
+        return "it was stopped"
+    return ServerLog(Path(record["log"])).failure_reason()
+
+
+def watch_server(folder: NodeFolder, arguments: "Mapping[str, Any]") -> "Iterator[dict[str, Any]]":
+    """Tell of a server that starts, until it is ready or dead."""
+    record = read_record(folder.server_record)
+    if record is None:
+        raise ServerError("no server was started on the node", hint="auxtap serve --node NAME")
+    mark = ProcessMark.from_json(record["process"])
+    log = ServerLog(Path(record["log"]))
+    told = int(arguments["phases_told"])
+    phases = 0
+    answered_at = None
+    next_beat = 0.0
+    while True:
+        alive = is_alive(mark)
+        news = log.read_news()
+        for phase in news.phases:
+            phases += 1
+            if phases > told:
+                yield {"phase": phase}
+        if news.refusal is not None or not alive:
+            reason = news.refusal or _death(record)
+            yield {"dead": reason, "log": record["log"]}
+            return
+        if answered_at is None and answers(record["url"]):
+            answered_at = time.monotonic()
+        if answered_at is not None:
+            if is_armed(Path(record["spool"])):
+                yield {"ready": round(time.time() - record["started"], 1)}
+                return
+            if time.monotonic() - answered_at > ARMED_GRACE_S:
+                yield {"dead": "the server is up but its tap is not armed", "log": record["log"]}
+                return
+        if time.monotonic() >= next_beat:
+            next_beat = time.monotonic() + BEAT_S
+            yield {"beat": True}
+        time.sleep(POLL_S)
+
+
+def stop_server(folder: NodeFolder) -> "dict[str, Any]":
+    """Stop the server and whatever of it is left; again is harmless."""
+    with folder.alone():
+        record = read_record(folder.server_record)
+        if record is None:
+            return {"stopped": [], "left": []}
+        mark = ProcessMark.from_json(record["process"])
+        before = [member.pid for member in session_members(mark)]
+        left = stop_session(mark)
+        kept = 0
+        if not left:
+            write_record(folder.server_record, mark, {**record, "stopped": True})
+            kept = remove_spool(Path(record["spool"]))
+        return {"stopped": [pid for pid in before if pid not in left], "left": left, "parts_left": kept}
+
+
+def follow_log(path: Path, offset: int, *, follow: bool) -> "Iterator[dict[str, Any]]":
+    """Give a log from `offset` on (negative: that many bytes before its end), and go on with what is added."""
+    size = path.stat().st_size if path.is_file() else 0
+    at = max(0, size + offset) if offset < 0 else offset
+    next_beat = 0.0
+    while True:
+        data = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(at)
+                data = file.read(1 << 18)
+        if data:
+            at += len(data)
+            yield {"text": data.decode(errors="replace"), "offset": at}
+            continue
+        if not follow:
+            return
+        if time.monotonic() >= next_beat:
+            next_beat = time.monotonic() + BEAT_S
+            yield {"beat": True}
+        time.sleep(POLL_S)

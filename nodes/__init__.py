@@ -1,0 +1,1 @@
+"""Starting points for node profiles, one TOML file a kind of machine."""

@@ -1,0 +1,330 @@
+"""The agent: one file, always the same, that needs a bare Python 3.10; and its pieces on real processes and trees."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+
+from auxtap.core.errors import PatchError, SourceError, WorktreeError
+from auxtap.core.files import sha256_bytes
+from auxtap.core.source_tree import PACKAGE_ROOT
+from auxtap.extraction.finite import is_finite
+from auxtap.node.agent import plain_finite
+from auxtap.node.agent.detached import start_detached
+from auxtap.node.agent.facts import look_at_model, time_collective
+from auxtap.node.agent.folder import NodeFolder
+from auxtap.node.agent.insertions import insert, read_patch
+from auxtap.node.agent.processes import ProcessMark, is_alive, mark_process, session_members, stop_session
+from auxtap.node.agent.tree import TreePlan, digest_package, make_tree
+from auxtap.node.agent_file import agent_members, build_agent
+from auxtap.node.profile import NodeProfile, read_profile
+from auxtap.node.remote import RemoteAgent, remote_quote
+from auxtap.node.ssh import SshConnection
+from auxtap.rewriters.diff import PatchSet, write_patch
+from auxtap.rewriters.plan import plan_capture
+from auxtap.tests.extraction.conftest import FakeServer, FakeTap
+from auxtap.tests.node.conftest import TestNode, lives, wait_for
+from auxtap.tests.shaped import RELEASE, shaped_files, shaped_tree, write_files
+
+ROOT = Path(__file__).resolve().parents[2]
+# Imported where they are used, when they are there.
+OPTIONAL = {"xxhash", "torch", "transformers"}
+STAND_INS = {"httpx", "numpy"}
+
+
+def test_the_same_package_makes_the_same_file() -> None:
+    first = build_agent()
+    build_agent.cache_clear()
+    assert build_agent() == first
+    assert first.digest == sha256_bytes(first.data)
+
+
+def test_every_module_is_python_3_10_and_needs_nothing_else() -> None:
+    """New imports in extraction or core show up here, before a node lacks them."""
+    for member in agent_members(ROOT):
+        path = ROOT / member
+        tree = ast.parse(path.read_bytes(), str(path), feature_version=(3, 10))
+        if member.is_relative_to("serving/cpu_shim"):
+            continue
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                top = name.partition(".")[0]
+                held = top == "auxtap" and _is_member(name)
+                assert held or top in sys.stdlib_module_names | OPTIONAL | STAND_INS, f"{member} imports {name}"
+
+
+def _is_member(name: str) -> bool:
+    if name == "auxtap":
+        return True
+    inner = PurePosixPath(*name.split(".")[1:])
+    members = agent_members(ROOT)
+    return inner.with_suffix(".py") in members or inner / "__init__.py" in members
+
+
+@pytest.fixture
+def fake_server(tmp_path: Path) -> Iterator[FakeServer]:
+    spool = tmp_path / "spool"
+    spool.mkdir(mode=0o700)
+    tap = FakeTap(spool)
+    tap.announce()
+    server = FakeServer(tap)
+    yield server
+    server.stop()
+
+
+def test_extraction_runs_on_a_bare_python(tmp_path: Path, fake_server: FakeServer) -> None:
+    """With no site-packages at all, and with the connection cut, refused and answered late on the way."""
+    server, tap = fake_server, fake_server.tap
+    tap.faults.update({1: ["500"], 2: ["drop"], 3: ["half_body"], 4: ["nan"], 5: ["late"]})
+    digest = "d" * 64
+    root = tmp_path / "root"
+    (root / "datasets").mkdir(parents=True)
+    lines = [json.dumps({"id": f"s{number}", "input_ids": [number + 1] * (number + 1)}) for number in range(12)]
+    (root / "datasets" / f"{digest}.jsonl").write_text("\n".join(lines) + "\n")
+    agent = tmp_path / "agent.pyz"
+    agent.write_bytes(build_agent().data)
+    options = {"concurrency": 3, "max_tries": 3, "backoff_s": 0.01, "parts_timeout_s": 5.0}
+    job = {"dataset": digest, "url": server.url, "spool": str(tap.spool), "store": str(tmp_path / "store"),
+           "options": options}  # fmt: skip
+    program = (
+        f"import sys, json; sys.path.insert(0, {str(agent)!r})\n"
+        "from pathlib import Path\n"
+        "from auxtap.node.agent import extraction, main\n"
+        "from auxtap.node.agent.folder import NodeFolder\n"
+        "assert 'plain_http' in sys.modules['httpx'].__name__ and 'numpy' not in sys.modules\n"
+        f"print(extraction.run_here(NodeFolder(Path({str(root)!r})), json.loads({json.dumps(job)!r}), "
+        f"Path({str(tmp_path / 'events')!r})))\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    ended = json.loads((tmp_path / "events").read_text().splitlines()[-1])
+    # What the network did is made up for; the NaN is found without numpy, and its sample not stored.
+    assert ended["summary"]["stored"] == 11, ended
+    (bad,) = ended["summary"]["not_stored"]
+    assert (bad["index"], "not finite" in bad["reason"] or "NaN" in bad["reason"]) == (4, True), bad
+    assert len(server.requests) > 12
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_plain_finiteness_is_numpys(dtype: str) -> None:
+    dice = np.random.default_rng(3)
+    width = 4 if dtype == "F32" else 2
+    for _ in range(200):
+        data = dice.integers(0, 256, 16 * width, dtype=np.uint8).tobytes()
+        assert plain_finite.is_finite(memoryview(data), dtype) == is_finite(memoryview(data), dtype)
+    assert plain_finite.is_finite(memoryview(b""), dtype)
+
+
+def shaped_patch() -> PatchSet:
+    tree = shaped_tree()
+    return write_patch(tree, plan_capture(tree, ("deepseek", "llama"), (3, 31, 59)))
+
+
+def tree_plan(source: Path, patch_set: PatchSet) -> TreePlan:
+    after = {str(change.path): change.after_sha256 for change in patch_set.changes}
+    after |= {str(file.path): sha256_bytes(file.data) for file in patch_set.new_files}
+    files = {str(path): sha256_bytes(data) for path, data in shaped_tree().files.items()}
+    return TreePlan(source, RELEASE, patch_set.patch, patch_set.digest, "s" * 64, files, after)
+
+
+def test_insertions_make_what_the_patch_makes() -> None:
+    patch_set = shaped_patch()
+    changes = {change.path: change for change in read_patch(patch_set.patch)}
+    for change in patch_set.changes:
+        assert insert(change.before, changes[change.path]) == change.after
+    for new in patch_set.new_files:
+        assert insert(b"", changes[new.path]) == new.data
+        assert changes[new.path].is_new
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        b"",
+        b"diff --git a/x b/x\n",
+        b"diff --git a/python/sglang/../../x b/python/sglang/../../x\n@@ -1,0 +2 @@\n+y\n",
+        b"diff --git a/python/sglang/a.py b/python/sglang/a.py\n@@ -1 +1 @@\n-x\n+y\n",
+        b"diff --git a/python/sglang/a.py b/python/sglang/a.py\n@@ -1,0 +2,2 @@\n+y\n",
+        b"diff --git a/python/sglang/a.py b/python/sglang/a.py\ndeleted file mode 100644\n",
+    ],
+)
+def test_a_patch_that_does_more_is_refused(patch: bytes) -> None:
+    with pytest.raises(PatchError):
+        read_patch(patch)
+
+
+def test_a_tree_is_made_once_and_checked_each_time(tmp_path: Path) -> None:
+    source, folder = tmp_path / 'it\'s a "source"', NodeFolder(tmp_path / "root")
+    write_files(source, shaped_files())
+    (source / PACKAGE_ROOT / "kernels.so").write_bytes(b"\x7fELF")
+    plan = tree_plan(source, shaped_patch())
+    made = make_tree(plan, folder)
+    tree = Path(made["tree"])
+    assert made["made"]
+    assert (tree / PACKAGE_ROOT / "kernels.so").read_bytes() == b"\x7fELF"
+    assert digest_package(tree / PACKAGE_ROOT) == {**plan.files, **plan.after}
+    assert digest_package(source / PACKAGE_ROOT) == plan.files
+    assert not make_tree(plan, folder)["made"]
+    (tree / PACKAGE_ROOT / "srt/auxtap/gate.py").unlink()
+    with pytest.raises(WorktreeError, match=r"srt/auxtap/gate\.py differ"):
+        make_tree(plan, folder)
+
+
+def test_another_source_makes_no_tree(tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", NodeFolder(tmp_path / "root")
+    write_files(source, shaped_files())
+    plan = tree_plan(source, shaped_patch())
+    (source / PACKAGE_ROOT / "srt/models/more.py").write_text("x = 1\n")
+    with pytest.raises(SourceError, match=r"1 files differ, python/sglang/srt/models/more\.py among them"):
+        make_tree(plan, folder)
+    assert not folder.trees.exists()
+    with pytest.raises(SourceError, match="is not an SGLang tree"):
+        make_tree(tree_plan(tmp_path / "none", shaped_patch()), folder)
+
+
+def test_nothing_runs_that_is_not_on_record(tmp_path: Path) -> None:
+    """When the record cannot be written, the process never becomes what it was to be."""
+    ran = tmp_path / "ran"
+
+    def refuse(mark: ProcessMark) -> None:
+        raise OSError("no room for a record")
+
+    with pytest.raises(OSError, match="no room"):
+        start_detached(["touch", str(ran)], os.environ, log=tmp_path / "log", record=refuse)
+    time.sleep(0.3)
+    assert not ran.exists()
+    mark = start_detached(["touch", str(ran)], os.environ, log=tmp_path / "log", record=lambda mark: None)
+    wait_for(ran.exists)
+    os.waitpid(mark.pid, 0)
+
+
+def test_a_session_is_stopped_whole_and_nothing_else(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "100"])
+    script = "trap '' INT TERM; sleep 101 & setsid sleep 102 & wait"
+    mark = start_detached(["/bin/sh", "-c", script], os.environ, log=tmp_path / "log", record=lambda mark: None)
+    wait_for(lambda: len(session_members(mark)) == 3)
+    members = session_members(mark)
+    try:
+        other_start = ProcessMark(mark.pid, mark.ticks + 1, mark.boot)
+        assert not is_alive(other_start)
+        assert session_members(other_start) == []
+        assert session_members(ProcessMark(mark.pid, mark.ticks, "another boot")) == []
+    finally:
+        assert stop_session(mark) == []
+    assert not any(lives(member.pid) for member in members)
+    assert is_alive(mark_process(bystander.pid))
+    bystander.kill()
+    bystander.wait()
+    assert not is_alive(mark)
+
+
+def test_a_models_files_are_judged_by_their_headers(tmp_path: Path) -> None:
+    from auxtap.tests.node.test_job import write_shard
+
+    assert "there is no folder" in look_at_model(tmp_path / "none")["error"]
+    assert "no config.json" in look_at_model(tmp_path)["error"]
+    (tmp_path / "config.json").write_text('{"text_config": {"num_hidden_layers": 61}, "architectures": ["K"]}')
+    assert look_at_model(tmp_path)["problems"] == ["there are no safetensors files"]
+    for name in ("a", "b", "c"):
+        write_shard(tmp_path / f"{name}.safetensors")
+    found = look_at_model(tmp_path)
+    assert (found["depth"], found["shards"], found["problems"]) == (61, 3, [])
+    with (tmp_path / "b.safetensors").open("ab") as file:
+        file.truncate(100)
+    (tmp_path / "c.safetensors").write_bytes(b"\xff" * 20)
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "c.safetensors", "w": "d.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    problems = look_at_model(tmp_path)["problems"]
+    assert [problem.split()[0][0] for problem in problems] == ["b", "c", "d"]
+    assert problems[2] == "d.safetensors is missing"
+
+
+def test_a_collective_that_hangs_is_ended(tmp_path: Path) -> None:
+    """A Python that never ends plays the deadlock; it and what it started are gone afterwards."""
+    hanging = tmp_path / "python"
+    hanging.write_text(f"#!/bin/sh\nsleep 987 &\necho $! >{tmp_path / 'pid'}\nwait\n")
+    hanging.chmod(0o755)
+    asked = {"python": str(hanging), "ranks": 2, "cuda": False, "timeout_s": 0.5, "environment": {}}
+    assert time_collective(NodeFolder(tmp_path / "root"), asked)["hung"]
+    assert not lives(int((tmp_path / "pid").read_text()))
+
+
+def test_paths_are_quoted_for_the_nodes_shell() -> None:
+    assert remote_quote("~/it's here/python") == "\"$HOME\"/'it'\"'\"'s here/python'"
+    assert remote_quote("/opt/py") == "/opt/py"
+
+
+@pytest.fixture
+def bare_profile(test_node: TestNode, tmp_path: Path) -> NodeProfile:
+    root = test_node.folder / f"root {tmp_path.name}"
+    root.mkdir(mode=0o700)
+    test_node.own(root)
+    path = tmp_path / "x.toml"
+    path.write_text(
+        f'[ssh]\nhost = "node"\nconfig = "{test_node.config}"\n[node]\npython = "/usr/bin/python3"\nsglang = "/x"\n'
+        f'root = "{root}"\n[model]\npath = "/x"\n[storage]\nspool = "/x"\nstore = "/x"\n'
+    )
+    return read_profile(path)
+
+
+def connect(profile: NodeProfile, say: Callable[[str], None]) -> RemoteAgent:
+    return RemoteAgent(profile, SshConnection(profile.ssh), say)
+
+
+def test_the_agent_is_sent_once_and_again_when_it_is_damaged(
+    bare_profile: NodeProfile, say: Callable[[str], None], said: list[str]
+) -> None:
+    agent = connect(bare_profile, say)
+    with agent.connection:
+        assert agent.call("hello")["version"]
+        agent.call("hello")
+        assert len([line for line in said if "sending the agent" in line]) == 1
+        file = Path(bare_profile.root) / "agent" / f"{build_agent().digest}.pyz"
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        assert agent.call("hello")["version"]
+        assert len([line for line in said if "sending the agent" in line]) == 2
+        assert file.read_bytes() == build_agent().data
+    assert zipfile.ZipFile(BytesIO(build_agent().data)).testzip() is None
+
+
+def test_a_shell_that_greets_does_no_harm(
+    bare_profile: NodeProfile, test_node: TestNode, say: Callable[[str], None]
+) -> None:
+    if test_node.home == Path.home():
+        pytest.skip("the node's user is this one, whose shell is left as it is")
+    greeting = test_node.home / ".bashrc"
+    before = greeting.read_bytes() if greeting.exists() else b""
+    greeting.write_text('echo "Welcome to the {node}"; printf "%s" "no newline"\n')
+    try:
+        agent = connect(bare_profile, say)
+        with agent.connection:
+            assert agent.call("hello")["user"] == test_node.user
+    finally:
+        greeting.write_bytes(before)
+
+
+def test_a_python_that_is_none_is_named(
+    bare_profile: NodeProfile, test_node: TestNode, say: Callable[[str], None]
+) -> None:
+    import dataclasses
+
+    from auxtap.core.errors import ServerError
+
+    agent = connect(dataclasses.replace(bare_profile, python="/no/such python"), say)
+    with agent.connection, pytest.raises(ServerError, match="/no/such python on node ended with status 12") as caught:
+        agent.call("hello")
+    assert "Python 3.10" in (caught.value.hint or "")
