@@ -37,7 +37,7 @@ from auxtap.tests.shaped import RELEASE, shaped_files, shaped_tree, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported where they are used, when they are there.
-OPTIONAL = {"xxhash", "torch", "transformers"}
+OPTIONAL = {"xxhash", "torch", "transformers", "safetensors", "fsspec", "prometheus_client", "psutil"}
 STAND_INS = {"httpx", "numpy"}
 
 

@@ -308,17 +308,21 @@ def small_disk(workplace: Workplace) -> Iterator[Path]:
 
 
 def test_a_disk_that_runs_full_in_the_middle(cli: Cli, workplace: Workplace, small_disk: Path) -> None:
-    cli.run("serve", "--node", NAME, "--detach")
-    filler = small_disk / "filler"
-    filler.write_bytes(bytes((2 << 20) - (200 << 10)))
-    store = small_disk / "store"
-    said = cli.run(*extract(store), code=7)
-    assert "on the node: stopped: " in said
+    slow_server(cli, workplace)
+    store, filler = small_disk / "store", small_disk / "filler"
+    watching = cli.start(*extract(store), "--reserve", "0")
+    wait_for(lambda: (store / "samples").is_dir() and len(list((store / "samples").iterdir())) >= 2)
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    _, said = watching.communicate(timeout=100)
+    assert watching.returncode == 7, said
+    assert "on the node: " in said
     assert "No space left on device" in said
-    assert 0 < len(samples(store)) < N_SAMPLES
-    assert not list(store.rglob("*.tmp"))
+    stored = len(samples(store))
+    assert 0 < stored < N_SAMPLES
     filler.unlink()
-    summary = cli.run(*extract(store))
+    summary = cli.run(*extract(store), "--reserve", "0")
     assert summary["complete"]
     assert samples(store) == samples(workplace.root / "store 1")
 
