@@ -4,6 +4,7 @@ import ast
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 import libcst as cst
@@ -229,8 +230,14 @@ class ParsedTree:
             if data is None:
                 raise PatchError(f"{kind}: no {path} in {self.tree.origin}", hint=_OTHER_TREE)
             refuse_patched(path, data)
-            self._parsed[path] = ParsedFile(path, data)
+            self._parsed[path] = _parse_once(path, data)
         return self._parsed[path]
+
+
+@lru_cache(maxsize=12)
+def _parse_once(path: PurePosixPath, data: bytes) -> ParsedFile:
+    """Return a file parsed; nothing changes it, so that writing a patch again need not parse its files again."""
+    return ParsedFile(path, data)
 
 
 def refuse_patched(path: PurePosixPath, data: bytes) -> None:

@@ -1,0 +1,50 @@
+"""The committed patches are what the tool writes: byte for byte, release by release."""
+
+from pathlib import Path
+
+import pytest
+
+from auxtap.checkout.publication import patch_files
+from auxtap.checkout.source import open_source
+from auxtap.core.cache import CacheLayout
+from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.verification.compatibility import PAGE_NAME
+from auxtap.verification.engine_report import TOLERANCE
+from auxtap.verification.proof_level import read_proofs
+from auxtap.verification.proved import prove_patch
+from auxtap.verification.sweep import chosen_releases
+
+GENERATED = Path(__file__).resolve().parent.parent.parent / "generated"
+FEW_RELEASES = ("0.4.5", "0.5.23")
+LAYERS = (3, 31, 59)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "release" in metafunc.fixturenames:
+        everything = metafunc.config.getoption("--all-releases")
+        metafunc.parametrize("release", chosen_releases(None) if everything else FEW_RELEASES)
+
+
+@pytest.mark.network
+def test_the_committed_patch_is_what_the_tool_writes(release: str, shared_cache: CacheLayout) -> None:
+    proved = prove_patch(open_source(f"pypi:{release}", shared_cache), DEFAULT_MODELS, LAYERS)
+    committed = patch_files(GENERATED / f"sglang-{release}")
+    assert proved.proof.holds
+    assert proved.patch_set.patch == committed.patch.read_bytes(), "run auxtap sweep"
+    assert proved.manifest == committed.manifest.read_bytes(), "run auxtap sweep"
+
+
+def test_every_release_has_a_patch_and_a_line_on_the_page() -> None:
+    releases = chosen_releases(None)
+    page = (GENERATED / PAGE_NAME).read_text()
+    for release in releases:
+        files = patch_files(GENERATED / f"sglang-{release}")
+        assert files.patch.is_file() and files.manifest.is_file(), release
+        assert f"| {release} |" in page
+    assert {folder.name for folder in GENERATED.glob("sglang-*")} == {f"sglang-{release}" for release in releases}
+
+
+def test_every_kept_numeric_proof_names_its_servers() -> None:
+    for release, proof in read_proofs(GENERATED).items():
+        assert release in chosen_releases(None) and proof.cases
+        assert all(case.rows > 0 and 0 <= case.max_rel <= TOLERANCE for case in proof.cases)
