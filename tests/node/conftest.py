@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from auxtap.node.profile import SshSettings
 
-USER = "auxtap-test-node"
+USER_PREFIX = "auxtap-test-"
+# A user of this run alone: two runs at once must not take each other's away.
+USER = f"{USER_PREFIX}{os.getpid()}"
 
 
 @dataclass
@@ -171,6 +174,14 @@ def find_sshd() -> str:
     return binary
 
 
+def remove_users_of_dead_runs() -> None:
+    """Remove the users that killed test runs have left; their names hold the process id of the run."""
+    for entry in pwd.getpwall():
+        number = entry.pw_name.removeprefix(USER_PREFIX)
+        if number != entry.pw_name and number.isdigit() and not psutil.pid_exists(int(number)):
+            subprocess.run(["userdel", entry.pw_name], capture_output=True)
+
+
 @pytest.fixture(scope="session")
 def test_node() -> Iterator[TestNode]:
     """A node that is this machine, reached by ssh through loopback only."""
@@ -182,7 +193,7 @@ def test_node() -> Iterator[TestNode]:
     home = folder / "home"
     if made_user:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        subprocess.run(["userdel", USER], capture_output=True)
+        remove_users_of_dead_runs()
         subprocess.run(["useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/bash", USER], check=True)
         subprocess.run(["usermod", "-p", "*", USER], check=True)
     else:
