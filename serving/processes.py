@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import time
@@ -13,8 +14,9 @@ import psutil
 from auxtap.core.errors import ServerError
 
 POLL_S = 0.1
-# SGLang 0.5.13 on listens on the port 10000 above its own as well.
-HIGHEST_PORT = 65535 - 10000
+# Below the ports that Linux gives outgoing connections, any of which could take a port between its choice and its use;
+# far enough below 65535 for SGLang 0.5.13 on, which listens on the port 10000 above its own as well.
+CHOSEN_PORTS = range(20000, 32768)
 MAX_PROBES = 200
 
 
@@ -58,18 +60,24 @@ def choose_port(host: str, port: int) -> int:
                 hint="stop what uses it, or give another --port (0 picks a free one)",
             )
         return port
+    for _ in range(MAX_PROBES):
+        chosen = secrets.choice(CHOSEN_PORTS)
+        if port_is_free(host, chosen):
+            return chosen
+    if _owns(host):
+        raise ServerError(f"no port of {MAX_PROBES} tried is free on {host}", hint="give a --port")
+    raise ServerError(f"cannot listen on {host}: it is no address of this machine")
+
+
+def _owns(host: str) -> bool:
+    """Tell whether `host` is an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.ExitStack() as probes:
-        for _ in range(MAX_PROBES):
-            probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            try:
-                probe.bind((host, 0))
-            except OSError as error:
-                raise ServerError(f"cannot listen on {host}: {error.strerror or error}") from None
-            chosen: int = probe.getsockname()[1]
-            if chosen <= HIGHEST_PORT:
-                return chosen
-    raise ServerError(f"no port up to {HIGHEST_PORT} is free on {host}", hint="give a --port")
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
 
 
 def _listener(port: int) -> str:

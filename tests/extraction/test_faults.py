@@ -126,12 +126,14 @@ def test_a_server_that_dies_in_the_middle(make_job: Maker, tap: Any, server: Any
         run_extraction(job)
     assert "run the same command again" in (raised.value.hint or "")
     stored = check_store(job.store)
-    assert stored.stored == 5 and stored.failed == 0 and not stored.findings
+    # The last answer may be cut off on its way when the server goes.
+    assert 4 <= stored.stored <= 5 and stored.failed == 0 and not stored.findings
     tap.nonce = "nonce-b"
     tap.announce()
     living = fake_server(tap)
     summary = run_extraction(make_job(12, server_url=living.url))
-    assert (summary.already_stored, summary.stored, summary.complete) == (5, 7, True)
+    assert (summary.already_stored, summary.complete) == (stored.stored, True)
+    assert summary.stored == 12 - stored.stored
 
 
 def test_a_server_started_again_in_the_middle_is_followed(make_job: Maker, tap: Any, server: Any) -> None:

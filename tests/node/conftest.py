@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from auxtap.node.profile import SshSettings
+from auxtap.serving.processes import choose_port
 
 USER_PREFIX = "auxtap-test-"
 # A user of this run alone: two runs at once must not take each other's away.
@@ -159,10 +160,7 @@ class TestNode:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return choose_port("127.0.0.1", 0)
 
 
 def find_sshd() -> str:

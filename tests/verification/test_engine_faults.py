@@ -73,7 +73,8 @@ EXPECTED: Mapping[str, Caught] = {
         CHUNKED, dict.fromkeys(("hidden.2", "final"), "zero: a chunk or padding that was never written")
     ),
     "prefix_hit": Caught(CACHED, problem="the rows before came from the prefix cache"),
-    "missing_stage": Caught(STAGES, problem="only 1 of 2 parts are ready"),
+    # The extractor misses the part, or the tap says at the stage's next batch that this one never came by.
+    "missing_stage": Caught(STAGES, problem="only 1 of 2 parts are ready|its forward never reached the tap"),
     "stage_without_its_layer": Caught(STAGES, problem="hold layers [2, 6], not [2, 3, 6] and the final state"),
     "nan": Caught(problem="NaN"),
     "lower_precision": Caught(states={"hidden.3": "rounded as bfloat16 rounds"}),
@@ -127,7 +128,7 @@ def test_the_extraction_with_a_fault(
     outcome = outcomes[name]
     if caught.problem:
         assert isinstance(outcome, str), f"{name} was let through"
-        assert caught.problem in outcome
+        assert any(problem in outcome for problem in caught.problem.split("|"))
     else:
         assert isinstance(outcome, Path), outcome
 
