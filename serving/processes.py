@@ -18,6 +18,7 @@ POLL_S = 0.1
 # far enough below 65535 for SGLang 0.5.13 on, which listens on the port 10000 above its own as well.
 CHOSEN_PORTS = range(20000, 32768)
 MAX_PROBES = 200
+RELEASE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,9 @@ def choose_port(host: str, port: int) -> int:
         ServerError: something else listens on it, or `host` is no address of this machine.
     """
     if port:
-        if not port_is_free(host, port):
-            owner = _listener(port)
+        if not _becomes_free(host, port):
             raise ServerError(
-                f"cannot listen on {host}:{port}: the port is in use{owner}",
+                f"cannot listen on {host}:{port}: the port is in use{_listener(port)}",
                 hint="stop what uses it, or give another --port (0 picks a free one)",
             )
         return port
@@ -67,6 +67,19 @@ def choose_port(host: str, port: int) -> int:
     if _owns(host):
         raise ServerError(f"no port of {MAX_PROBES} tried is free on {host}", hint="give a --port")
     raise ServerError(f"cannot listen on {host}: it is no address of this machine")
+
+
+def _becomes_free(host: str, port: int) -> bool:
+    """Tell whether a port is free, waiting while nobody is to be seen who holds it.
+
+    A killed process is a zombie as soon as its first thread is gone; its sockets close when the last one is.
+    """
+    deadline = time.monotonic() + RELEASE_S
+    while not port_is_free(host, port):
+        if _listener(port) or time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _owns(host: str) -> bool:
@@ -151,7 +164,11 @@ def _signal_until_gone(
 
 
 def _is_live(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    """Tell whether anything of a process still runs.
+
+    A killed process is a zombie as soon as its first thread is gone; its sockets and locks go with the last one.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process.is_running():
+            return bool(process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
+    return False

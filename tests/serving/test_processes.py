@@ -109,7 +109,7 @@ def test_a_stubborn_family_leaves_no_survivor(bystander: subprocess.Popen[bytes]
 
 def test_an_obedient_process_is_only_interrupted() -> None:
     process = start(
-        "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: raise SystemExit(7)"
+        "import time\ntry:\n print('up', flush=True)\n time.sleep(60)\nexcept KeyboardInterrupt: raise SystemExit(7)"
     )
     stop_session(process.pid, StopPatience(interrupt_s=10))
     assert process.wait() == 7

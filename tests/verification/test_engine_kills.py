@@ -28,7 +28,7 @@ SpecMaker = Callable[..., LaunchSpec]
 SCRIPT = Path(__file__).parent.parent / "extraction" / "kill_script.py"
 N_EXTRACTOR_KILLS, N_SERVER_KILLS = 9, 3
 DICE = random.Random(5)
-N_TOKENS = tuple(DICE.randint(1, 200) for _ in range(120))
+N_TOKENS = tuple(DICE.randint(1, 200) for _ in range(900))
 
 
 @pytest.fixture
