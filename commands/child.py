@@ -76,7 +76,7 @@ def failure(arguments: Sequence[str], ended: Ended) -> AuxtapError:
 
 @contextlib.contextmanager
 def running_command(arguments: Sequence[str], progress: Progress) -> Iterator[Mapping[str, Any]]:
-    """Run a command that goes on until it is interrupted, such as `serve`; yields its first line of JSON.
+    """Run a command that goes on until it is ended, such as `serve`; yields its first line of JSON.
 
     Raises:
         AuxtapError: it ended before it said that it was ready.
@@ -97,7 +97,7 @@ def running_command(arguments: Sequence[str], progress: Progress) -> Iterator[Ma
             raise failure(arguments, Ended(process.returncode, None, "".join(said)))
         yield json.loads(line)
     finally:
-        _interrupt(process)
+        _end(process)
         reader.join()
         for stream in (process.stdout, process.stderr):
             if stream is not None:
@@ -118,9 +118,10 @@ def _follow(process: "subprocess.Popen[str]", said: list[str], progress: Progres
             progress(line.strip())
 
 
-def _interrupt(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[str]") -> None:
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        # Not SIGINT: what a script runs in the background inherits that one as ignored, and hands it on.
+        process.send_signal(signal.SIGTERM)
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

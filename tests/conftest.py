@@ -1,5 +1,7 @@
 """What tests of several folders share."""
 
+import signal
+
 import pytest
 
 from auxtap.commands.context import cache_layout
@@ -10,6 +12,11 @@ from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-releases", action="store_true", help="trace every release rather than a few of them")
     parser.addoption("--engine-matrix", action="store_true", help="prove all engine cases, not a covering few")
+
+
+def pytest_configure() -> None:
+    # What a script starts in the background inherits SIGINT as ignored; tests that interrupt commands need it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
