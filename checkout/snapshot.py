@@ -18,7 +18,7 @@ from auxtap.checkout.repository import (
 )
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import SourceError
-from auxtap.core.files import fsync_directory, held_lock, sha256_bytes
+from auxtap.core.files import fsync_directory, held_lock
 from auxtap.core.source_tree import PACKAGE_ROOT
 
 BRANCH = "refs/heads/source"
@@ -31,12 +31,6 @@ class Snapshot:
 
     repository: Path
     commit: str
-
-
-def files_digest(files: Mapping[PurePosixPath, bytes]) -> str:
-    """Return one sha256 over the paths and contents of `files`, whatever their order."""
-    lines = [f"{path}\0{sha256_bytes(data)}\n" for path, data in files.items()]
-    return sha256_bytes("".join(sorted(lines)).encode(errors="surrogateescape"))
 
 
 def find_snapshot(name: str, cache: CacheLayout) -> Snapshot | None:

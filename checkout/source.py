@@ -10,12 +10,12 @@ from typing import Literal
 
 from auxtap.checkout.releases import ReleaseWheel, find_release
 from auxtap.checkout.repository import GitError, git_line, list_tree, read_blobs, run_git
-from auxtap.checkout.snapshot import Snapshot, files_digest, find_snapshot, keep_snapshot
+from auxtap.checkout.snapshot import Snapshot, find_snapshot, keep_snapshot
 from auxtap.checkout.version import UNKNOWN_RELEASE, release_of_commit, release_of_files
 from auxtap.checkout.wheel import fetch_wheel, is_package_file, read_package
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import SourceError
-from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree
+from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree, files_digest
 
 SourceKind = Literal["checkout", "package", "pypi"]
 PYPI_PREFIX = "pypi:"

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from auxtap.core.files import sha256_bytes
+
 PACKAGE_ROOT = PurePosixPath("python/sglang")
 SRT_ROOT = PACKAGE_ROOT / "srt"
 
@@ -20,3 +22,9 @@ class SourceTree:
     origin: str
     commit: str
     files: Mapping[PurePosixPath, bytes]
+
+
+def files_digest(files: Mapping[PurePosixPath, bytes]) -> str:
+    """Return one sha256 over the paths and contents of `files`, whatever their order."""
+    lines = [f"{path}\0{sha256_bytes(data)}\n" for path, data in files.items()]
+    return sha256_bytes("".join(sorted(lines)).encode(errors="surrogateescape"))

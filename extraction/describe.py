@@ -41,6 +41,7 @@ def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> St
         release=head.release,
         source_digest=head.source_digest,
         patch_digest=head.patch_digest,
+        way=head.way,
         dtype=head.dtype,
         final=FINAL_STATE,
         layers=tuple(sorted(head.all_layers)),

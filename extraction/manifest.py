@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ExtractionError, IntegrityError
+from auxtap.tap.protocol import PATCH_WAY, WAYS
 
 STORE_VERSION = 1
 FINAL_STATE = "post-norm"
@@ -17,7 +18,7 @@ _SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 _RUN = re.compile(r"[0-9a-f]{8}")
 # Where a store began is told by these; what may change from session to session is not among them.
 _IDENTITY = (
-    "part_format", "model", "release", "source_digest", "patch_digest", "dtype", "final", "layers", "stages",
+    "part_format", "model", "release", "source_digest", "patch_digest", "way", "dtype", "final", "layers", "stages",
     "dataset", "shard",
 )  # fmt: skip
 
@@ -56,7 +57,8 @@ class StoreManifest:
     """A store's own description.
 
     `layers` are capture indices, `sessions` counts the runs that wrote into it, `shard` is `number/count` when it
-    takes a part of the dataset only.
+    takes a part of the dataset only, `way` whether the patch of `patch_digest` was in the server's files or, by the
+    plugin, in its memory alone.
     """
 
     run: str
@@ -75,6 +77,7 @@ class StoreManifest:
     dataset: DatasetFacts
     server_arguments: Mapping[str, Any] = field(hash=False)
     shard: str = ""
+    way: str = PATCH_WAY
 
     @property
     def n_expected(self) -> int:
@@ -96,6 +99,7 @@ class StoreManifest:
             "release": self.release,
             "source_digest": self.source_digest,
             "patch_digest": self.patch_digest,
+            "way": self.way,
             "dtype": self.dtype,
             "hidden_size": self.model.hidden_size,
             "final": self.final,
@@ -134,6 +138,7 @@ class StoreManifest:
                 dataset=DatasetFacts(**value["dataset"]),
                 server_arguments=dict(value["server_arguments"]),
                 shard=value.get("shard", ""),
+                way=value.get("way", PATCH_WAY),
             )
         except KeyError as error:
             raise ValueError(f"{error} is missing") from None
@@ -156,6 +161,8 @@ class StoreManifest:
         )  # fmt: skip
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a name or digest is not a text")
+        if self.way not in WAYS:
+            raise ValueError(f"way is {self.way!r}, neither of {' and '.join(WAYS)}")
         if self.shard and _SHARD.fullmatch(self.shard) is None:
             raise ValueError("shard is not number/count")
         if _RUN.fullmatch(self.run) is None:

@@ -13,6 +13,7 @@ from auxtap.tap.protocol import PartLayout, PartMetadata, ProtocolError, RankDes
 _COMMON = (
     "pp_size", "dp_size", "all_layers", "num_layers", "hidden_size", "vocab_size", "context_length", "dtype",
     "model_class", "model_path", "release", "patch_digest", "source_digest",
+    "way",
 )  # fmt: skip
 # What the states follow from; the servers of one run may differ in the rest.
 _OF_THE_STATES = tuple(name for name in _COMMON if name not in ("dp_size", "context_length"))

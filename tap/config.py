@@ -32,6 +32,7 @@ class TapConfig:
     release: str
     patch_digest: str
     source_digest: str
+    way: str
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "TapConfig":
@@ -48,6 +49,7 @@ class TapConfig:
             release=environment.get(protocol.ENV_RELEASE, ""),
             patch_digest=environment.get(protocol.ENV_PATCH_DIGEST, ""),
             source_digest=environment.get(protocol.ENV_SOURCE_DIGEST, ""),
+            way=environment.get(protocol.ENV_WAY, protocol.PATCH_WAY),
         )
 
 

@@ -203,6 +203,7 @@ def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks, *, 
         release=config.release,
         patch_digest=config.patch_digest,
         source_digest=config.source_digest,
+        way=config.way,
     )
     writer = Writer(spool, name, descriptor.nonce, PendingBudget(config.max_pending_bytes))
     writer.start()

@@ -21,9 +21,12 @@ ENV_LAYERS = "AUXTAP_LAYERS"
 ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
 ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
 ENV_RELEASE = "AUXTAP_RELEASE"
+# Set by the plugin, which puts the same lines into the functions in memory that the patch puts into the files.
+ENV_WAY = "AUXTAP_WAY"
 ENV_MAX_PENDING_BYTES = "AUXTAP_MAX_PENDING_BYTES"
 ENV_MAX_WAIT_S = "AUXTAP_MAX_WAIT_S"
 
+WAYS = PATCH_WAY, PLUGIN_WAY = ("patch", "plugin")
 WRITING, READY, FAILED, WITNESS = "part", "ready", "failed", "witness"
 # A run of which the ranks that write nothing bear witness begins like this.
 CANARY_PREFIX = "ca9a"
@@ -120,7 +123,8 @@ class RankDescriptor:
     """What one writer (attention-TP rank 0 of a stage and DP group) says of itself once, when it is armed.
 
     `layers` are the capture indices that this stage owns, ascending; `all_layers` those of the whole run.
-    `has_final` is true on the last stage. A stage with neither writes no parts. `dtype` is safetensors' name.
+    `has_final` is true on the last stage. A stage with neither writes no parts. `dtype` is safetensors' name. `way`
+    says how the patch of `patch_digest` got into the server: into its files, or by the plugin into its memory.
     """
 
     host: str
@@ -144,6 +148,7 @@ class RankDescriptor:
     release: str
     patch_digest: str
     source_digest: str
+    way: str = PATCH_WAY
     protocol: int = PROTOCOL_VERSION
 
     @property
@@ -179,6 +184,8 @@ class RankDescriptor:
                 raise ProtocolError(f"rank descriptor: {name} is not of type {kind.__name__}")
         if descriptor.dtype not in DTYPE_BYTES:
             raise ProtocolError(f"rank descriptor: unknown dtype {descriptor.dtype!r}")
+        if descriptor.way not in WAYS:
+            raise ProtocolError(f"rank descriptor: unknown way {descriptor.way!r}")
         return descriptor
 
 

@@ -11,13 +11,13 @@ from auxtap.checkout.repository import GitError
 from auxtap.checkout.source import Source
 from auxtap.core.errors import AuxtapError
 from auxtap.core.files import sha256_bytes
+from auxtap.core.patch_text import PatchedFile, PatchTextError, read_patch, without_inserted
 from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.manifest import Manifest
 from auxtap.rewriters.plan import TAP_ROOT, plan_capture
 from auxtap.rewriters.registry import MODELS_ROOT
 from auxtap.verification.bindings import statement_at, unbound_names
 from auxtap.verification.inertness import argument_faults, gate_faults, is_gate_import, probe_faults
-from auxtap.verification.patch_text import PatchedFile, PatchTextError, read_patch, without_inserted
 from auxtap.verification.pinned_tree import PinnedTree, pinned_tree
 from auxtap.verification.values import value_faults
 from auxtap.verification.verdicts import Proof, Rejected, Verdict, judge

@@ -12,6 +12,8 @@ def test_layers_are_sorted():
     assert config.layers == (3, 31, 59)
     assert config.spool == Path("/s")
     assert config.max_wait_s == 60
+    assert config.way == "patch"
+    assert TapConfig.from_environment({"AUXTAP_LAYERS": "3", "AUXTAP_WAY": "plugin"}).way == "plugin"
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,8 @@ def test_descriptor_round_trip():
     record = json.loads(json.dumps(DESCRIPTOR.to_json()))
     assert protocol.RankDescriptor.from_json(record) == DESCRIPTOR
     assert DESCRIPTOR.writes_parts
+    assert DESCRIPTOR.way == "patch"
+    assert protocol.RankDescriptor.from_json({**record, "way": "plugin"}).way == "plugin"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,8 @@ def test_descriptor_round_trip():
         {"pp_size": "1"},
         {"has_final": 1},
         {"surplus": 1},
+        {"way": "magic"},
+        {"way": None},
     ],
 )
 def test_odd_descriptors_are_refused(change):

@@ -111,10 +111,23 @@ def without_inserted(patched: bytes, file: PatchedFile) -> bytes:
     Raises:
         PatchTextError: another text stands where a line was inserted.
     """
-    lines = patched.split(b"\n")
-    lines = [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    lines = _lines(patched)
     for inserted in file.inserted:
         if inserted.line > len(lines) or lines[inserted.line - 1] != inserted.data:
             raise PatchTextError(f"{file.path}:{inserted.line} is not the line that was inserted")
     taken = {inserted.line for inserted in file.inserted}
     return b"".join(line for number, line in enumerate(lines, 1) if number not in taken)
+
+
+def with_inserted(original: bytes, file: PatchedFile) -> bytes:
+    """Return the original bytes with the lines of a patch put in."""
+    lines = _lines(original)
+    for inserted in sorted(file.inserted, key=lambda each: each.line):
+        lines.insert(inserted.line - 1, inserted.data)
+    return b"".join(lines)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Split at newlines alone: a form feed or a lone carriage return ends no line of a patch."""
+    lines = data.split(b"\n")
+    return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
