@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from auxtap.checkout.releases import find_release
-from auxtap.checkout.source import PYPI_PREFIX, release_snapshot_name
+from auxtap.checkout.releases import PYPI_PREFIX, find_release
 from auxtap.core.cache import CacheLayout
 
 
@@ -25,7 +24,7 @@ def known_identity(spec: str, cache: CacheLayout) -> Identity | None:
         return None
     locked = find_release(spec.removeprefix(PYPI_PREFIX))
     try:
-        text = (cache.sources / release_snapshot_name(locked) / "refs/heads/source").read_text().strip()
+        text = (cache.sources / locked.snapshot_name / "refs/heads/source").read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
     whole = len(text) == 40 and set(text) <= set("0123456789abcdef")

@@ -9,6 +9,8 @@ from importlib.resources import files
 from auxtap.core.errors import SourceError
 from auxtap.core.release import release_key
 
+PYPI_PREFIX = "pypi:"
+
 
 @dataclass(frozen=True)
 class ReleaseWheel:
@@ -18,6 +20,11 @@ class ReleaseWheel:
     wheel: str
     sha256: str
     n_bytes: int
+
+    @property
+    def snapshot_name(self) -> str:
+        """The name of the repository in the cache that holds the release."""
+        return f"sglang-{self.release}-{self.sha256[:12]}.git"
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Literal
 
-from auxtap.checkout.releases import ReleaseWheel, find_release
+from auxtap.checkout.releases import PYPI_PREFIX, ReleaseWheel, find_release
 from auxtap.checkout.repository import GitError, git_line, list_tree, read_blobs, run_git
 from auxtap.checkout.snapshot import Snapshot, find_snapshot, keep_snapshot
 from auxtap.checkout.version import UNKNOWN_RELEASE, release_of_commit, release_of_files
@@ -18,7 +18,6 @@ from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree, files_digest
 
 SourceKind = Literal["checkout", "package", "pypi"]
-PYPI_PREFIX = "pypi:"
 MAX_FILE_BYTES = 128 << 20
 _MARK = PurePosixPath("srt/server_args.py")
 _SPEC_HINT = "give a git checkout (PATH or PATH@REF), an installed sglang folder, or pypi:0.5.9"
@@ -124,13 +123,8 @@ def _is_dirty(path: Path) -> bool:
         return False
 
 
-def release_snapshot_name(locked: ReleaseWheel) -> str:
-    """Return the name of the repository that holds a release."""
-    return f"sglang-{locked.release}-{locked.sha256[:12]}.git"
-
-
 def _open_release(locked: ReleaseWheel, spec: str, cache: CacheLayout, progress: Callable[[str], None]) -> Source:
-    name = release_snapshot_name(locked)
+    name = locked.snapshot_name
     snapshot = find_snapshot(name, cache)
     if snapshot is None:
         files = read_package(fetch_wheel(locked, cache, progress))

@@ -159,7 +159,7 @@ def _write_page(report: "TraceReport", path: Path) -> None:
 
 
 def _known_roles(given: str) -> tuple[str, ...]:
-    from auxtap.tracer.report import UNKNOWN
+    from auxtap.tracer.entries import UNKNOWN
     from auxtap.tracer.roles import ROLES
 
     names = tuple(name.strip() for name in given.split(",") if name.strip())

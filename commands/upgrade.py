@@ -51,8 +51,7 @@ def upgrade(
 
 
 def _spec(text: str) -> str:
-    from auxtap.checkout.releases import locked_wheels
-    from auxtap.checkout.source import PYPI_PREFIX
+    from auxtap.checkout.releases import PYPI_PREFIX, locked_wheels
 
     known = any(text == wheel.release for wheel in locked_wheels())
     return f"{PYPI_PREFIX}{text}" if known and not Path(text).exists() else text

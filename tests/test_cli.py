@@ -35,7 +35,7 @@ def test_help_needs_nothing_heavy():
         "import json, sys\n"
         "from auxtap import cli\n"
         "code = cli.run(['--help'])\n"
-        "heavy = ('torch', 'libcst', 'git', 'transformers', 'httpx', 'numpy', 'sglang', 'safetensors')\n"
+        "heavy = ('torch', 'libcst', 'git', 'transformers', 'httpx', 'numpy', 'sglang', 'safetensors', 'pydantic')\n"
         "print('LOADED', json.dumps([code, [name for name in heavy if name in sys.modules]]))\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

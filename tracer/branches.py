@@ -7,9 +7,9 @@ import libcst as cst
 
 from auxtap.tracer import branch_rules
 from auxtap.tracer.bodies import find_return, is_only_return
+from auxtap.tracer.entries import UNKNOWN, StageBranch
 from auxtap.tracer.fragments import last_name, source_of
 from auxtap.tracer.occurrences import Occurrence
-from auxtap.tracer.report import UNKNOWN, StageBranch
 from auxtap.tracer.stage_uses import RULES, StageUse, accumulators_before, names_within, placed_attribute, stage_use
 
 # Importing the rule module is what fills the registry.

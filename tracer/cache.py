@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from auxtap.core.files import publish_bytes
 from auxtap.tracer.codec import decode, encode
-from auxtap.tracer.report import FileTrace, TraceReport
+from auxtap.tracer.entries import FileTrace
+from auxtap.tracer.report import TraceReport
 
 T = TypeVar("T")
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from auxtap.tracer.report import CaptureSite, FileTrace, Hazard, JsonEntry, LayerRule, StageBranch, TraceReport
+from auxtap.tracer.entries import CaptureSite, FileTrace, JsonEntry, StageBranch
+from auxtap.tracer.report import Hazard, LayerRule, TraceReport
 
 # What decides which values are captured, and whether they arrive.
 _DECISIVE = frozenset(

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import libcst as cst
 import libcst.matchers as m
 
+from auxtap.tracer.entries import CaptureSite, FileTrace, StageBranch
 from auxtap.tracer.fragments import Fragment, SourceFile
-from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, StageBranch
+from auxtap.tracer.report import Evidence
 from auxtap.tracer.walk import NodeT
 
 

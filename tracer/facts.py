@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from auxtap.tracer.entries import FileTrace
 from auxtap.tracer.evidence import evidence_of
-from auxtap.tracer.report import Evidence, Fact, FileTrace, Flow, LayerRule, OffsetRule
+from auxtap.tracer.report import Evidence, Fact, Flow, LayerRule, OffsetRule
 
 _HANDED = ("collector_hand_in", "boundary_hand_in")
 _CAPTURES = ("append", "append_in_place", *_HANDED)

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from auxtap.tracer.report import FileTrace, TraceReport
+from auxtap.tracer.entries import FileTrace
+from auxtap.tracer.report import TraceReport
 
 
 def only_roles(report: TraceReport, roles: Collection[str]) -> TraceReport:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from auxtap.tracer.classes import ClassIndex, FoundClass, Member
+from auxtap.tracer.entries import CaptureSite, FileTrace
 from auxtap.tracer.flow_steps import CAPTURES, find_steps
 from auxtap.tracer.names import Kind, kind_of
-from auxtap.tracer.report import CaptureSite, FileTrace, Flow, FlowLink
+from auxtap.tracer.report import Flow, FlowLink
 
 _MAX_DEPTH = 4
 _SWITCHES = ("flag_set", "layers_set", "setter_call")

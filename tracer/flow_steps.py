@@ -8,8 +8,9 @@ import libcst.matchers as m
 
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.classes import ClassIndex
+from auxtap.tracer.entries import CaptureSite, FileTrace, StageBranch
 from auxtap.tracer.evidence import evidence_at, evidence_of, find_in
-from auxtap.tracer.report import CaptureSite, FileTrace, FlowLink, FlowStep, StageBranch
+from auxtap.tracer.report import FlowLink, FlowStep
 from auxtap.tracer.walk import NodeT
 
 CAPTURES = ("append", "append_in_place", "collector_hand_in", "boundary_hand_in")

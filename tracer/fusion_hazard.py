@@ -8,9 +8,10 @@ import libcst.matchers as m
 
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.classes import ClassIndex
+from auxtap.tracer.entries import FileTrace
 from auxtap.tracer.evidence import evidence_at, evidence_of, find_in, module_constant
 from auxtap.tracer.fragments import Fragment, SourceFile, source_of
-from auxtap.tracer.report import Evidence, FileTrace, Hazard
+from auxtap.tracer.report import Evidence, Hazard
 from auxtap.tracer.settings import SERVER_ARGS, Settings
 from auxtap.tracer.walk import find
 

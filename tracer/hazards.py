@@ -3,9 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from auxtap.tracer import fusion_hazard, model_hazards, runtime_hazards
+from auxtap.tracer import (
+    fusion_hazard,
+    model_hazards,
+    rank_hazards,
+    runtime_hazards,
+    storage_hazard,
+    value_hazards,
+)
 from auxtap.tracer.classes import ClassIndex
-from auxtap.tracer.report import FileTrace, Hazard
+from auxtap.tracer.entries import FileTrace
+from auxtap.tracer.report import Hazard
 from auxtap.tracer.settings import Settings
 
 _OfFile = Callable[[ClassIndex, Settings, FileTrace], Iterable[Hazard]]
@@ -17,16 +25,16 @@ SKIPPING = ("two_batch_overlap", "skipped_layers")
 _FILE_DETECTORS: tuple[_OfFile, ...] = (
     fusion_hazard.fused_all_reduce,
     model_hazards.skipped_layers,
-    model_hazards.gather_across_ranks,
-    model_hazards.missed_backends,
-    model_hazards.scattered_dense_layers,
-    model_hazards.ungathered_states,
+    rank_hazards.gather_across_ranks,
+    rank_hazards.missed_backends,
+    rank_hazards.scattered_dense_layers,
+    rank_hazards.ungathered_states,
     model_hazards.unpack_trap,
-    model_hazards.reused_storage,
+    storage_hazard.reused_storage,
     model_hazards.first_layer,
-    model_hazards.dropped_residual,
-    model_hazards.scaled_final_state,
-    model_hazards.gather_before_logits,
+    value_hazards.dropped_residual,
+    value_hazards.scaled_final_state,
+    rank_hazards.gather_before_logits,
     model_hazards.byte_order_mark,
 )
 _TREE_DETECTORS: tuple[_OfTree, ...] = (
@@ -51,8 +59,8 @@ def find_hazards(index: ClassIndex, traces: Sequence[FileTrace], *, everything: 
         others = (path for path in index.model_files if path not in known)
         for path in others:
             found += model_hazards.byte_order_mark(index, settings, FileTrace(path, (), ()))
-            if model_hazards.may_scale_final_state(index.tree.files[path]):
-                found += model_hazards.scaled_final_state(index, settings, FileTrace(path, (), ()))
+            if value_hazards.may_scale_final_state(index.tree.files[path]):
+                found += value_hazards.scaled_final_state(index, settings, FileTrace(path, (), ()))
     if any(site.role == "accumulator_init" for trace in traces for site in trace.capture_sites):
         found += [hazard for detect in _TREE_DETECTORS for hazard in detect(index, settings)]
     return _merged(found)

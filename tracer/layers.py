@@ -4,9 +4,10 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Sequence
 
+from auxtap.tracer.entries import CaptureSite, FileTrace
 from auxtap.tracer.evidence import evidence_of
 from auxtap.tracer.names import LAYER_COUNT_NAMES
-from auxtap.tracer.report import CaptureSite, FileTrace, Flow, LayerRule, OffsetRule
+from auxtap.tracer.report import Flow, LayerRule, OffsetRule
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,

@@ -9,9 +9,9 @@ import libcst.matchers as m
 from auxtap.tracer.bodies import assigned_locals
 from auxtap.tracer.branches import Branch
 from auxtap.tracer.capture_points import block_counts, condition_of, find_point
+from auxtap.tracer.entries import CaptureSite, StageBranch
 from auxtap.tracer.fragments import Fragment, last_name, source_of
 from auxtap.tracer.occurrences import Occurrence
-from auxtap.tracer.report import CaptureSite, StageBranch
 from auxtap.tracer.sites import Site
 from auxtap.tracer.stage_uses import accumulators_before, names_within
 from auxtap.tracer.walk import find

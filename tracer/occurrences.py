@@ -7,9 +7,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from auxtap.tracer.bodies import assign_targets
+from auxtap.tracer.entries import Mentions
 from auxtap.tracer.fragments import Fragment, SourceFile
 from auxtap.tracer.names import STAGE_NAMES, Kind, count_names, holds_name, holds_word, kind_of
-from auxtap.tracer.report import Mentions
 
 _ATTRIBUTE_ACCESS = m.Call(func=m.Name("getattr") | m.Name("setattr") | m.Name("hasattr"))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from auxtap.tracer.report import UNKNOWN
+from auxtap.tracer.entries import UNKNOWN
 
 
 class Step(Enum):

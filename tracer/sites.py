@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from auxtap.tracer import capture_rules, consumer_rules, layer_list_rules, switch_rules
+from auxtap.tracer.entries import UNKNOWN, CaptureSite
 from auxtap.tracer.occurrences import Occurrence
-from auxtap.tracer.report import UNKNOWN, CaptureSite
 from auxtap.tracer.site_registry import RULES, Finding
 
 # Importing the rule modules is what fills the registry.

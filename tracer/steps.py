@@ -1,6 +1,6 @@
 """Put each site and branch into the step of the flow that it belongs to."""
 
-from auxtap.tracer.report import CaptureSite, FileTrace, StageBranch
+from auxtap.tracer.entries import CaptureSite, FileTrace, StageBranch
 from auxtap.tracer.roles import Step, role_of
 
 _CONSUMING = frozenset({"prune", "join", "store"})

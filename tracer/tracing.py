@@ -11,6 +11,7 @@ from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tracer.branches import classify_branches
 from auxtap.tracer.cache import NO_CACHE, TraceCache
 from auxtap.tracer.classes import ClassIndex
+from auxtap.tracer.entries import FileTrace, Mentions
 from auxtap.tracer.facts import find_facts
 from auxtap.tracer.flow import FlowFinder
 from auxtap.tracer.flow_steps import find_delivery
@@ -20,7 +21,7 @@ from auxtap.tracer.layers import find_layer_rules
 from auxtap.tracer.names import may_hold_names
 from auxtap.tracer.notes import annotate_branches, annotate_sites
 from auxtap.tracer.occurrences import gather_occurrences
-from auxtap.tracer.report import FileTrace, Flow, FlowStep, Hazard, Mentions, SkippedFile, TraceReport
+from auxtap.tracer.report import Flow, FlowStep, Hazard, SkippedFile, TraceReport
 from auxtap.tracer.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
 from auxtap.tracer.sites import classify_sites
 

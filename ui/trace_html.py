@@ -5,7 +5,8 @@ from html import escape
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.tracer.report import CaptureSite, Evidence, FileTrace, Flow, Hazard, LayerRule, StageBranch, TraceReport
+from auxtap.tracer.entries import CaptureSite, FileTrace, StageBranch
+from auxtap.tracer.report import Evidence, Flow, Hazard, LayerRule, TraceReport
 from auxtap.tracer.roles import Step, role_of
 from auxtap.tracer.steps import step_of
 from auxtap.ui.flow_diagram import draw_flow

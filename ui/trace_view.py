@@ -12,19 +12,12 @@ from rich.text import Text
 from rich.tree import Tree
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.tracer.report import (
-    CaptureSite,
-    Evidence,
-    FileTrace,
-    Flow,
-    Hazard,
-    LayerRule,
-    StageBranch,
-    TraceReport,
-)
+from auxtap.tracer.entries import CaptureSite, FileTrace, StageBranch
+from auxtap.tracer.report import Evidence, Flow, Hazard, LayerRule, TraceReport
 from auxtap.tracer.roles import Role, Step
 from auxtap.tracer.steps import step_of
 from auxtap.ui.console import out
+from auxtap.ui.entry_rows import EntryRow, EntryRows
 
 _FACT_TITLES = {
     "captured": "What is captured",
@@ -124,21 +117,12 @@ def _step_tree(step: Step, traces: Iterable[FileTrace]) -> Tree | None:
                 scopes.setdefault(entry.scope, []).append(entry)
         for scope, found in scopes.items():
             label = Text.assemble((_short(trace.file), "dim"), "  ", (scope, "cyan"))
-            tree.add(Group(label, _entry_table(found)))
+            tree.add(Group(label, _entry_rows(found)))
     return tree if tree.children else None
 
 
-def _entry_table(entries: Iterable[CaptureSite | StageBranch]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", style="dim", no_wrap=True)
-    table.add_column(style="green", no_wrap=True)
-    table.add_column(overflow="fold")
-    for entry in entries:
-        table.add_row(str(entry.line), entry.role, Text(entry.code))
-        detail = entry.note or _detail(entry)
-        if detail:
-            table.add_row("", "", Text(detail, style="italic dim"))
-    return table
+def _entry_rows(entries: Iterable[CaptureSite | StageBranch]) -> EntryRows:
+    return EntryRows([EntryRow(entry.line, entry.role, entry.code, entry.note or _detail(entry)) for entry in entries])
 
 
 def _detail(entry: CaptureSite | StageBranch) -> str | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auxtap.checkout.publication import publish_patch
-from auxtap.checkout.releases import locked_wheels
-from auxtap.checkout.source import PYPI_PREFIX, open_source
+from auxtap.checkout.releases import PYPI_PREFIX, locked_wheels
+from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import PatchError, UsageError
 from auxtap.core.release import release_key

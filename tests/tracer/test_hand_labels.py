@@ -8,7 +8,7 @@ import pytest
 
 from auxtap.tests.tracer.conftest import FIXTURES
 from auxtap.tests.tracer.releases import release_tree
-from auxtap.tracer.report import CaptureSite
+from auxtap.tracer.entries import CaptureSite
 from auxtap.tracer.tracing import trace_file
 
 pytestmark = pytest.mark.network

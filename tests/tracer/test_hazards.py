@@ -129,6 +129,14 @@ EDITS = (
         "aux_hidden_states.append(hidden_states.clone())",
     ),
     Edit(
+        "reused_storage",
+        "0.5.14",
+        "gemma4_causal",
+        "models/gemma4_causal.py",
+        r"residual = hidden_states\n",
+        "residual = hidden_states.clone()\n",
+    ),
+    Edit(
         "dropped_residual",
         "0.5.23",
         "gemma3_causal",
@@ -276,6 +284,21 @@ def test_a_release_that_is_cured_does_not_report(release: str, present: set[str]
     found = {hazard.name for hazard in trace_tree(release_tree(release), ["deepseek_v2"]).hazards}
     assert present <= found
     assert not absent & found
+
+
+@pytest.mark.parametrize("model", ["lfm2", "muse_glimmer", "beam", "nemotron_h"])
+def test_a_state_without_a_copy_is_no_evidence(model: str) -> None:
+    """These models keep states as they are too, and no layer of theirs was seen to write into them."""
+    assert "reused_storage" not in before_edit("0.5.23", model)
+
+
+def test_a_norm_that_adds_in_place_is_the_evidence() -> None:
+    lines = before_edit("0.5.14", "gemma4_causal")["reused_storage"].evidence
+    assert [(item.file.name, item.scope) for item in lines] == [
+        ("gemma4_causal.py", "Gemma4TextModel.forward"),
+        ("gemma4_causal.py", "Gemma4DecoderLayer.forward"),
+        ("layernorm.py", "RMSNorm.forward_cuda"),
+    ]
 
 
 def test_defaults_and_flags_are_those_of_the_release() -> None:

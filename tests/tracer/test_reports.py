@@ -20,8 +20,9 @@ from auxtap.tracer import tracing
 from auxtap.tracer.cache import TraceCache
 from auxtap.tracer.codec import decode, encode
 from auxtap.tracer.compare import compare
+from auxtap.tracer.entries import FileTrace
 from auxtap.tracer.fragments import SourceFile
-from auxtap.tracer.report import FileTrace, TraceReport
+from auxtap.tracer.report import TraceReport
 from auxtap.tracer.tracing import trace_tree
 from auxtap.ui.trace_html import page_of
 

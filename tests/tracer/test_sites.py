@@ -9,7 +9,7 @@ from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tests.tracer.conftest import read_fixture
 from auxtap.tracer import branches, site_registry, sites, stage_uses
-from auxtap.tracer.report import FileTrace, Mentions
+from auxtap.tracer.entries import FileTrace, Mentions
 from auxtap.tracer.roles import ROLES
 from auxtap.tracer.tracing import trace_file
 
