@@ -21,6 +21,19 @@ def cache_layout() -> CacheLayout:
     return CacheLayout(platformdirs.user_cache_path("auxtap"))
 
 
+def parse_final(text: str | None) -> str:
+    """Read which final states are wanted; empty when nothing was said.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    from auxtap.serving.profile import FINAL_STATES
+
+    if text is not None and text not in FINAL_STATES:
+        raise UsageError(f"--final {text!r} is unknown", hint=f"one of {', '.join(FINAL_STATES)}")
+    return text or ""
+
+
 def parse_layers(text: str) -> tuple[int, ...]:
     """Read capture indices such as `3,31,59`; ascending, without repeats.
 

@@ -34,6 +34,7 @@ def serve_on_node(
     user: Sequence[str],
     *,
     layers: str | None,
+    final: str,
     models: str,
     port: int,
     timeout_s: float | None,
@@ -56,7 +57,8 @@ def serve_on_node(
     chosen = parse_layers(layers) if layers is not None else profile.layers
     patch = make_patch(profile, models)
     with open_node(profile, console.say) as session, detaching(name):
-        planned = serving.plan_server(session, patch, serving.make_tree(session, patch, console.say), chosen, user)
+        tree = serving.make_tree(session, patch, console.say)
+        planned = serving.plan_server(session, patch, tree, chosen, user, final)
         server = serving.start_server(session, planned)
         where = f"the server on {session.host} (pid {server.pid}, log {server.log})"
         console.say(f"{where} runs already" if server.already else f"started {where}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auxtap.commands.context import cache_layout, parse_layers
+from auxtap.commands.context import cache_layout, parse_final, parse_layers
 from auxtap.commands.patching import DEFAULT_MODELS, MODELS_HELP
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError, UsageError
@@ -31,6 +31,13 @@ def serve(
     layers: Annotated[
         str | None,
         typer.Option(metavar="3,31,59", help="Capture indices. [default: those of the patch, or the model's depth]"),
+    ] = None,
+    final: Annotated[
+        str | None,
+        typer.Option(
+            metavar="post-norm|pre-norm|both",
+            help="Final states to take, after or before the final norm. [default: post-norm; the profile's]",
+        ),
     ] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Serve on the CPU with auxtap's engine environment.")] = False,
     spool: Annotated[
@@ -65,9 +72,10 @@ def serve(
     """Start a patched server with the tap on; Ctrl-C stops it whole."""
     from auxtap.checkout.worktree import check_applied
     from auxtap.serving.processes import choose_port
-    from auxtap.serving.profile import LaunchSpec, check_extra_arguments
+    from auxtap.serving.profile import FINAL_STATES, LaunchSpec, check_extra_arguments
 
     extra = tuple(sglang_args or ())
+    chosen_final = parse_final(final)
     if node is not None:
         from auxtap.commands import node_serve
 
@@ -76,7 +84,7 @@ def serve(
             node_serve.explain_flags(node, extra, as_json=json_output)
             return
         node_serve.serve_on_node(
-            node, extra, layers=layers, models=models, port=port,
+            node, extra, layers=layers, final=chosen_final, models=models, port=port,
             timeout_s=timeout, detach=detach, as_json=json_output,
         )  # fmt: skip
         return
@@ -96,6 +104,7 @@ def serve(
         port=chosen_port,
         spool=(spool or default_spool(chosen_port, cache)).absolute(),
         layers=chosen_layers or layers_for(applied.layers, model_path),
+        final=chosen_final or FINAL_STATES[0],
         cpu=cpu,
         release=applied.release,
         patch_digest=applied.patch_digest,
@@ -143,7 +152,7 @@ def run_server(spec: "LaunchSpec", timeout_s: float, *, json_output: bool) -> No
                 seconds = server.wait_ready(timeout_s=timeout_s, progress=console.say)
                 ready = True
                 row = engine_view.ServerRow(
-                    spec.url, spec.spool, spec.log, server.pid, spec.release, spec.layers, round(seconds, 1)
+                    spec.url, spec.spool, spec.log, server.pid, spec.release, spec.layers, spec.final, round(seconds, 1)
                 )
                 show(row)
                 raise server.wait_ended()

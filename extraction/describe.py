@@ -4,7 +4,6 @@ from auxtap import __version__
 from auxtap.extraction.client import ServerInfo
 from auxtap.extraction.job import ExtractionJob
 from auxtap.extraction.manifest import (
-    FINAL_STATE,
     NO_RUN,
     DatasetFacts,
     ModelFacts,
@@ -43,7 +42,7 @@ def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> St
         patch_digest=head.patch_digest,
         way=head.way,
         dtype=head.dtype,
-        final=FINAL_STATE,
+        final=head.final,
         layers=tuple(sorted(head.all_layers)),
         pp_size=head.pp_size,
         stages=stages,

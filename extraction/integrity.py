@@ -23,7 +23,7 @@ from auxtap.extraction.manifest import StageStates, StoreManifest, read_manifest
 from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, part_file, part_metadata
 from auxtap.tap.protocol import (
-    FINAL,
+    FINAL_TENSORS,
     HIDDEN_PREFIX,
     INPUT_IDS,
     PartLayout,
@@ -171,7 +171,8 @@ class _StoreCheck:
 
     def _check_manifest(self) -> None:
         states = [state for stage in self._manifest.stages for state in stage.states]
-        expected = [f"{HIDDEN_PREFIX}{layer}" for layer in self._manifest.layers] + [FINAL]
+        expected = [f"{HIDDEN_PREFIX}{layer}" for layer in self._manifest.layers]
+        expected += FINAL_TENSORS[self._manifest.final]
         if states != expected:
             self._find(MANIFEST, f"its stages hold {', '.join(states)}, its layers are {', '.join(expected)}")
 
@@ -243,9 +244,10 @@ class _StoreCheck:
         return part_layout(
             n_tokens=n_tokens,
             layers=layers,
-            has_final=FINAL in stage.states,
+            has_final=bool(set(FINAL_TENSORS[self._manifest.final]) & set(stage.states)),
             hidden_size=self._manifest.model.hidden_size,
             dtype=self._manifest.dtype,
+            final=self._manifest.final,
         )
 
     def _check_bytes(self, line: LedgerLine, part: LedgerPart, path: Path, stored: StoredPart) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ExtractionError, IntegrityError
-from auxtap.tap.protocol import PATCH_WAY, WAYS
+from auxtap.tap.protocol import FINAL_TENSORS, PATCH_WAY, WAYS
 
 STORE_VERSION = 1
-FINAL_STATE = "post-norm"
 # Stands for the run of a store that is yet to begin.
 NO_RUN = "0" * 8
 _SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
@@ -58,7 +57,7 @@ class StoreManifest:
 
     `layers` are capture indices, `sessions` counts the runs that wrote into it, `shard` is `number/count` when it
     takes a part of the dataset only, `way` whether the patch of `patch_digest` was in the server's files or, by the
-    plugin, in its memory alone.
+    plugin, in its memory alone, `final` which final states there are (`FINAL_TENSORS` of the protocol).
     """
 
     run: str
@@ -165,6 +164,8 @@ class StoreManifest:
             raise ValueError(f"way is {self.way!r}, neither of {' and '.join(WAYS)}")
         if self.shard and _SHARD.fullmatch(self.shard) is None:
             raise ValueError("shard is not number/count")
+        if self.final not in FINAL_TENSORS:
+            raise ValueError(f"final is {self.final!r}, none of {', '.join(FINAL_TENSORS)}")
         if _RUN.fullmatch(self.run) is None:
             raise ValueError("run is not eight hexadecimal digits")
         if [layer_conventions(layer) for layer in self.layers] != value["layers"]:
@@ -212,6 +213,11 @@ def layer_conventions(layer: int) -> dict[str, int]:
         "transformers_hidden_states": layer,
         "output_of_layer": layer - 1,
     }
+
+
+def final_tensors(final: str) -> tuple[str, ...]:
+    """Return the names of a store's final states, in the order of the file; `final` is a manifest's."""
+    return FINAL_TENSORS[final]
 
 
 def read_manifest(path: Path) -> StoreManifest:

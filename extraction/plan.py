@@ -176,8 +176,8 @@ def stored_bytes(topology: Topology, index: int, sample_id: str, n_tokens: int, 
 
 
 def bytes_per_token(topology: Topology) -> int:
-    """Return the bytes of one token's states: (layers + final) x hidden size x bytes of the dtype."""
-    n_states = sum(len(stage.layers) + stage.has_final for stage in topology.stages)
+    """Return the bytes of one token's states: (layers + final states) x hidden size x bytes of the dtype."""
+    n_states = sum(len(stage.layers) + len(stage.final_tensors) for stage in topology.stages)
     return n_states * topology.head.hidden_size * DTYPE_BYTES[topology.head.dtype]
 
 

@@ -25,8 +25,9 @@ class StoredSample:
     def load(self, framework: Framework = "torch") -> dict[str, Any]:
         """Return the tensors of all stages together.
 
-        `input_ids` int64 [tokens], `loss_mask` uint8 [tokens], `hidden.<i>` and `final` [tokens, hidden_size] in the
-        store's dtype, on the CPU. safetensors files are memory-mapped.
+        `input_ids` int64 [tokens], `loss_mask` uint8 [tokens], `hidden.<i>`, `final` (after the norm) and
+        `final_prenorm` (before it), as the manifest's `final` says, each [tokens, hidden_size] in the store's dtype,
+        on the CPU. safetensors files are memory-mapped.
 
         Raises:
             IntegrityError: a file is missing or cannot be read.

@@ -11,7 +11,7 @@ from auxtap.tap.protocol import PartLayout, PartMetadata, ProtocolError, RankDes
 
 # What every writer of one server must say alike.
 _COMMON = (
-    "pp_size", "dp_size", "all_layers", "num_layers", "hidden_size", "vocab_size", "context_length", "dtype",
+    "pp_size", "dp_size", "all_layers", "final", "num_layers", "hidden_size", "vocab_size", "context_length", "dtype",
     "model_class", "model_path", "release", "patch_digest", "source_digest",
     "way",
 )  # fmt: skip
@@ -80,6 +80,7 @@ def stage_layout(writer: RankDescriptor, n_tokens: int) -> PartLayout:
         has_final=writer.has_final,
         hidden_size=writer.hidden_size,
         dtype=writer.dtype,
+        final=writer.final,
     )
 
 

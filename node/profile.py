@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from auxtap.core.errors import UsageError
 from auxtap.node.table import Table
+from auxtap.serving.profile import FINAL_STATES
 
 PLACEHOLDER = "CHANGE-ME"
 _HOST = re.compile(r"[A-Za-z0-9_.@:%\[\]-]+")
@@ -73,6 +74,7 @@ class NodeProfile:
     cpu: bool
     model_path: str
     layers: tuple[int, ...]
+    final: str
     parallel: Parallelism
     port: int
     arguments: tuple[str, ...]
@@ -115,6 +117,7 @@ def _read(path: Path, top: Table) -> NodeProfile:
         cpu=node.flag("cpu", False),
         model_path=_read_folder(model, "path"),
         layers=_read_layers(model),
+        final=_read_final(model),
         parallel=Parallelism(*(parallel.number(size, 1, 1, 1024) for size in ("tp", "pp", "dp"))),
         port=server.number("port", 30000, 1024, 65535),
         arguments=server.texts("arguments"),
@@ -171,6 +174,13 @@ def _read_layers(table: Table) -> tuple[int, ...]:
     if list(layers) != sorted({layer for layer in layers if layer > 0}):
         raise table.error("layers", f"is {list(layers)}, not ascending capture indices from 1 on")
     return layers
+
+
+def _read_final(table: Table) -> str:
+    final = table.text("final", FINAL_STATES[0])
+    if final not in FINAL_STATES:
+        raise table.error("final", f"is {final!r}", f"one of {', '.join(FINAL_STATES)}")
+    return final
 
 
 def _read_size(table: Table, key: str) -> int:

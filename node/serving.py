@@ -40,11 +40,12 @@ class NodeServer:
 
 
 def plan_server(
-    session: NodeSession, patch: NodePatch, tree: str, layers: tuple[int, ...], user: Sequence[str]
+    session: NodeSession, patch: NodePatch, tree: str, layers: tuple[int, ...], user: Sequence[str], final: str = ""
 ) -> PlannedServer:
     """Plan the server of a profile with the user's own arguments behind the profile's.
 
-    Without `layers` the patch's are taken where the model has them, else three of its depth.
+    Without `layers` the patch's are taken where the model has them, else three of its depth; without `final` the
+    profile's.
 
     Raises:
         UsageError: an argument is refused, or the model is not whole or too shallow for the layers.
@@ -60,6 +61,7 @@ def plan_server(
         port=profile.port,
         spool=Path(profile.storage.spool),
         layers=choose_layers(layers or patch.layers, model, explicit=bool(layers)),
+        final=final or profile.final,
         cpu=profile.cpu,
         release=patch.source.release,
         patch_digest=patch.patch_digest,
@@ -138,6 +140,7 @@ def spec_json(spec: LaunchSpec) -> dict[str, Any]:
         "model_path": spec.model_path,
         "port": spec.port,
         "layers": list(spec.layers),
+        "final": spec.final,
         "cpu": spec.cpu,
         "release": spec.release,
         "patch_digest": spec.patch_digest,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from auxtap.rewriters.loops import LAYERS, PlainLoop, Refusal, block_calls, find_plain_loop, loop_index
+from auxtap.rewriters.norms import find_final_norm
 
 CAPTURE_SUFFIX = "_to_capture"
 LAYER_LIST, LAYER_MARK = "layers_to_capture", "_is_layer_to_capture"
@@ -71,11 +72,15 @@ class LoopFunction:
 
 @dataclass(frozen=True)
 class BackboneSurvey:
-    """Every class of a model file that runs blocks: capturing, to be tapped, or neither and why."""
+    """Every class of a model file that runs blocks: capturing, to be tapped, or neither and why.
+
+    `norms` names the final norm of those whose final state can be had before it too.
+    """
 
     captures: tuple[CaptureFunction, ...]
     loops: tuple[LoopFunction, ...]
     refused: Mapping[str, str]
+    norms: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def survey_backbones(data: bytes) -> BackboneSurvey:
         SyntaxError: it is not Python.
     """
     if f".{LAYERS}".encode() not in data:
-        return BackboneSurvey((), (), {})
+        return BackboneSurvey((), (), {}, {})
     survey = survey_capture(data)
     capturing = {function.class_name for function in survey.functions}
     refused = {
@@ -134,7 +139,15 @@ def survey_backbones(data: bytes) -> BackboneSurvey:
             refused[owner.name] = described.reason
         elif described is not None:
             loops.append(described)
-    return BackboneSurvey(captures, tuple(loops), refused)
+    lines = {capture.scope: capture.loop_line for capture in captures}
+    lines |= {loop.scope: loop.plain.loop_line for loop in loops}
+    norms: dict[str, str] = {}
+    for owner, function in _methods(parse_quietly(data)):
+        line = lines.get(f"{owner.name}.{function.name}")
+        norm = find_final_norm(owner, function, line) if line is not None else None
+        if norm is not None:
+            norms[owner.name] = norm
+    return BackboneSurvey(captures, tuple(loops), refused, norms)
 
 
 def _tappable(function: ast.FunctionDef, plain: PlainLoop) -> LoopFunction | Refusal:

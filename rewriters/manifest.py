@@ -113,7 +113,7 @@ def _layers(layers: Sequence[int]) -> dict[str, object]:
         "capture_index": list(layers),
         "draft_config_id": [layer - 1 for layer in layers],
         "transformers_hidden_states": list(layers),
-        "meaning": "capture index i is the state that enters decoder block i; the final state is post-norm",
+        "meaning": "capture index i is the state that enters decoder block i; final states are the server's to choose",
     }
 
 

@@ -38,6 +38,7 @@ def backbone_table(files: ParsedTree, insertions: Sequence[Insertion]) -> bytes:
     captures: dict[str, str] = {}
     loops: dict[str, str] = {}
     refused: dict[str, str] = {}
+    norms: dict[str, str] = {}
     for path, survey in survey_tree(files):
         for capture in survey.captures:
             place = path, capture.class_name
@@ -48,8 +49,9 @@ def backbone_table(files: ParsedTree, insertions: Sequence[Insertion]) -> bytes:
                 loops[backbone_key(*place)] = repr(place in staged)
             else:
                 refused[backbone_key(*place)] = repr(f"write the patch with --model {path.stem}")
+        norms |= {backbone_key(path, name): repr(norm) for name, norm in survey.norms.items()}
         refused |= {backbone_key(path, name): repr(reason) for name, reason in survey.refused.items()}
-    tables = {"CAPTURES": captures, "LOOPS": loops, "REFUSED": refused}
+    tables = {"CAPTURES": captures, "LOOPS": loops, "REFUSED": refused, "NORMS": norms}
     return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
 
 

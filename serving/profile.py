@@ -10,10 +10,13 @@ from auxtap.core.errors import UsageError
 
 CPU_SHIM = Path(__file__).resolve().parent / "cpu_shim"
 LOOPBACK = "127.0.0.1"
+# Which final states a server gives: after the final norm, before it, or both.
+FINAL_STATES = ("post-norm", "pre-norm", "both")
 
 # What the tap reads (tap/protocol.py holds the same names; a test compares them).
 ENV_SPOOL = "AUXTAP_SPOOL"
 ENV_LAYERS = "AUXTAP_LAYERS"
+ENV_FINAL = "AUXTAP_FINAL"
 ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
 ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
 ENV_RELEASE = "AUXTAP_RELEASE"
@@ -83,9 +86,9 @@ class LaunchSpec:
     """One server to be launched; nothing in it is started, opened or made.
 
     `tree` is the root of the patched tree (it holds `python/sglang`). Without `spool` the server runs untapped.
-    `layers` are capture indices. `required_arguments` are those that the patch of the tree asks for. `cpu` chooses
-    the CPU engine's options and stand-ins. `radix_cache` leaves the prefix cache on, which is safe only for prompts
-    that each come under a key of their own.
+    `layers` are capture indices, `final` is one of `FINAL_STATES`. `required_arguments` are those that the patch of
+    the tree asks for. `cpu` chooses the CPU engine's options and stand-ins. `radix_cache` leaves the prefix cache on,
+    which is safe only for prompts that each come under a key of their own.
     """
 
     python: Path
@@ -96,6 +99,7 @@ class LaunchSpec:
     bytecode: Path
     spool: Path | None = None
     layers: tuple[int, ...] = ()
+    final: str = FINAL_STATES[0]
     cpu: bool = False
     radix_cache: bool = False
     host: str = LOOPBACK
@@ -177,6 +181,7 @@ def tap_environment(spec: LaunchSpec, spool: Path) -> dict[str, str]:
     values = {
         ENV_SPOOL: str(spool),
         ENV_LAYERS: ",".join(str(layer) for layer in spec.layers),
+        ENV_FINAL: "" if spec.final == FINAL_STATES[0] else spec.final,
         ENV_RELEASE: spec.release,
         ENV_PATCH_DIGEST: spec.patch_digest,
         ENV_SOURCE_DIGEST: spec.source_digest,

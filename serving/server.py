@@ -16,7 +16,7 @@ from auxtap.core.errors import ServerError
 from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, choose_port, stop_session
 from auxtap.serving.profile import LaunchSpec, build_launch, check_extra_arguments
 from auxtap.serving.server_log import ServerLog
-from auxtap.serving.spool import is_armed, prepare_spool
+from auxtap.serving.spool import is_armed, other_final, prepare_spool
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0
@@ -70,6 +70,7 @@ def wait_ready(
             answered_at = now
         if answered_at is not None:
             if spec.spool is None or is_armed(spec.spool):
+                _check_final(spec)
                 return now - began
             if now - answered_at > ARMED_GRACE_S:
                 raise ServerError(
@@ -83,6 +84,15 @@ def wait_ready(
                 hint=f"give a longer --timeout, or read {log.path}",
             )
         time.sleep(POLL_S)
+
+
+def _check_final(spec: LaunchSpec) -> None:
+    found = other_final(spec.spool, spec.final) if spec.spool is not None else None
+    if found is not None:
+        raise ServerError(
+            f"the server takes the {found} final state, not {spec.final}: the tap in {spec.tree} is older",
+            hint="revert the worktree and apply the patch anew",
+        )
 
 
 def died(status: int, log: ServerLog) -> ServerError:

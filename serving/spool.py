@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ServerError
+from auxtap.serving.profile import FINAL_STATES
 
 # Names of the spool protocol (tap/protocol.py; a test holds these against it).
 DESCRIPTORS, STATS, LOCKS = "rank-*.json", "stats-*.json", "rank-*.lock"
@@ -64,6 +65,13 @@ def is_armed(spool: Path) -> bool:
         if type(pp_size) is int and type(dp_size) is int:
             return len(ranks) >= pp_size * dp_size
     return False
+
+
+def other_final(spool: Path, wanted: str) -> str | None:
+    """Return which final states the writers take when they are not those that are wanted; a tap that does not say
+    takes the one after the norm."""
+    found = {str(record.get("final", FINAL_STATES[0])) for record in _descriptors(spool).values()}
+    return None if found <= {wanted} else ", ".join(sorted(found))
 
 
 def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:

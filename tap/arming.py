@@ -162,6 +162,31 @@ def find_backbone(model: Any) -> Backbone:
     return Backbone(module, heads[0], start, end, backbones.CAPTURES[key])
 
 
+def find_final_norm(backbone: Backbone) -> Any:
+    """Return the module that the last stage's forward calls on the state behind the last block.
+
+    Raises:
+        RefusedError: it is called in a way that no hook sees, or is no norm.
+    """
+    kind, key = type(backbone.module).__name__, _key(backbone.module)
+    if key not in backbones.NORMS:
+        raise RefusedError(f"the pre-norm final state of {kind} is not to be had: its final norm is not recognised")
+    norm = getattr(backbone.module, backbones.NORMS[key], None)
+    if not type(norm).__name__.endswith("Norm"):
+        raise RefusedError(f"the pre-norm final state of {kind} is not to be had: its norm is {type(norm).__name__}")
+    return norm
+
+
+def check_uncompiled(server_args: Any) -> None:
+    """Refuse the compiled decode where a hook stands before the final norm.
+
+    Raises:
+        RefusedError: `--enable-torch-compile` is set.
+    """
+    if getattr(server_args, "enable_torch_compile", False):
+        raise RefusedError("--enable-torch-compile is set: the hook before the final norm would be compiled with it")
+
+
 def _key(module: Any) -> str:
     """Return the key of the class that defines a module's forward."""
     definer = next((kind for kind in type(module).__mro__ if "forward" in kind.__dict__), type(module))

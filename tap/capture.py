@@ -18,7 +18,8 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True)
 class Stage:
-    """What this process captures: the capture indices of its stage, ascending, and the final state on the last."""
+    """What this process captures: the capture indices of its stage, ascending, and on the last the final states that
+    `final` names."""
 
     pp: int
     dp: int
@@ -26,6 +27,12 @@ class Stage:
     has_final: bool
     hidden_size: int
     dtype: str
+    final: str = protocol.POST_NORM
+
+    @property
+    def takes_prenorm(self) -> bool:
+        """Whether the final state before the norm is wanted here."""
+        return self.has_final and self.final != protocol.POST_NORM
 
     @property
     def writes(self) -> bool:
@@ -64,6 +71,8 @@ class Capture:
         # Whether a line in the loop over the blocks brings the states, and what it brought in this forward.
         self.collects = collects
         self.collected: dict[int, Any] = {}
+        # What the final norm got in this forward.
+        self._norm_inputs: list[Any] = []
         self._max_wait_s = max_wait_s
         # Requests noted for a forward that has not reached the tap yet.
         self._awaited: tuple[rows.NotedRequest, ...] = ()
@@ -78,7 +87,33 @@ class Capture:
         """
         self.fail_awaited("its forward never reached the tap")
         self._awaited = noted
+        self._norm_inputs = []
         self._latest = noted if prefill else None
+
+    def keep_norm_input(self, norm: Any, inputs: Sequence[Any]) -> None:
+        """Keep what the final norm is about to get: one [rows, hidden], or two whose sum it takes.
+
+        A new tensor either way, made in the forward's own stream: fused norms write over both. Forwards without
+        requests of ours, those of decoding among them, are let by.
+
+        Raises:
+            CaptureError: the norm was called in another way.
+        """
+        if not self._awaited:
+            return
+        given = [each for each in inputs if each is not None]
+        if not all(hasattr(each, "dim") for each in given) or len(given) not in (1, 2):
+            raise CaptureError(f"the final norm was called with {len(inputs)} arguments that are not one or two states")
+        # Other norms take a residual too and hand it back untouched (Cohere's LayerNorm).
+        if len(given) == 2 and not type(norm).__name__.endswith("RMSNorm"):
+            raise CaptureError(f"whether {type(norm).__name__} adds its residual is not known")
+        self._norm_inputs.append(given[0].clone() if len(given) == 1 else given[0] + given[1])
+
+    def _norm_input(self) -> Any:
+        kept, self._norm_inputs = self._norm_inputs, []
+        if len(kept) != 1:
+            raise CaptureError(f"the final norm was called {len(kept)} times in a forward, not once")
+        return kept[0]
 
     def collected_states(self) -> tuple[Any, ...]:
         """Return what was collected, ascending, and begin anew.
@@ -170,6 +205,8 @@ class Capture:
         }
         if stage.has_final:
             tensors[protocol.FINAL] = final
+        if stage.takes_prenorm:
+            tensors[protocol.FINAL_PRENORM] = self._norm_input()
         for name, tensor in tensors.items():
             if tensor.dim() != 2 or tensor.shape[0] < n_rows or tensor.shape[1] != stage.hidden_size:
                 shape = tuple(tensor.shape)
@@ -187,6 +224,7 @@ class Capture:
             has_final=stage.has_final,
             hidden_size=stage.hidden_size,
             dtype=stage.dtype,
+            final=stage.final,
         )
         self.writer.submit(Begin(name, layout, request.first_row))
         for slot in layout.slots:

@@ -21,12 +21,13 @@ class RefusedError(RuntimeError):
 class TapConfig:
     """Settings of one server.
 
-    `layers` are capture indices, ascending. At most `max_pending_bytes` of host memory hold copied rows; a forward
-    waits at most `max_wait_s` for the writer before the sample is given up.
+    `layers` are capture indices, ascending; `final` says which final states are taken. At most `max_pending_bytes` of
+    host memory hold copied rows; a forward waits at most `max_wait_s` for the writer before the sample is given up.
     """
 
     spool: Path
     layers: tuple[int, ...]
+    final: str
     max_pending_bytes: int
     max_wait_s: float
     release: str
@@ -44,6 +45,7 @@ class TapConfig:
         return cls(
             spool=Path(environment.get(protocol.ENV_SPOOL, "")),
             layers=_layers(environment.get(protocol.ENV_LAYERS, "")),
+            final=_final(environment.get(protocol.ENV_FINAL) or protocol.POST_NORM),
             max_pending_bytes=int(_positive(environment, protocol.ENV_MAX_PENDING_BYTES, DEFAULT_MAX_PENDING_BYTES)),
             max_wait_s=_positive(environment, protocol.ENV_MAX_WAIT_S, DEFAULT_MAX_WAIT_S),
             release=environment.get(protocol.ENV_RELEASE, ""),
@@ -61,6 +63,13 @@ def _layers(text: str) -> tuple[int, ...]:
     if len(set(layers)) != len(layers):
         raise RefusedError(f"{protocol.ENV_LAYERS} names a capture index twice: {text!r}")
     return layers
+
+
+def _final(text: str) -> str:
+    if text not in protocol.FINAL_TENSORS:
+        known = ", ".join(protocol.FINAL_TENSORS)
+        raise RefusedError(f"{protocol.ENV_FINAL} is {text!r}, none of {known}")
+    return text
 
 
 def _positive(environment: Mapping[str, str], name: str, default: float) -> float:

@@ -3,6 +3,7 @@
 They stand in `ModelRunner` where a draft model's layers would be set (arm), in `Scheduler.run_batch` before 0.5.6
 (attach), in `ForwardBatch.init_new` (note), in `LogitsProcessor.forward` (tap), and at the stage exit of a model's
 forward (stage). In models without capture code a line in the loop over the blocks hands on what enters each (block).
+Where the final state before the norm is wanted, a hook takes what the norm gets.
 """
 
 import logging
@@ -55,7 +56,11 @@ def arm(model_runner: Any) -> None:
         has_final=backbone.end >= num_layers,
         hidden_size=int(model_runner.model_config.hidden_size),
         dtype=_supported_dtype(model_runner.dtype),
+        final=config.final,
     )
+    if stage.takes_prenorm:
+        arming.check_uncompiled(server_args)
+        arming.find_final_norm(backbone).register_forward_pre_hook(_before_norm, with_kwargs=True)
     if not ranks.is_writer:
         _start_witness(config, stage, ranks, collects=backbone.head is None)
         return
@@ -66,7 +71,7 @@ def arm(model_runner: Any) -> None:
         stage.pp,
         ranks.pp_size,
         list(own),
-        " and the final state" if stage.has_final else "",
+        f" and the final state ({stage.final})" if stage.has_final else "",
         num_layers,
         config.spool,
     )
@@ -137,6 +142,16 @@ def stage_of_blocks(backbone: Any, forward_batch: Any) -> None:
     stage(backbone, None, forward_batch)
 
 
+def _before_norm(norm: Any, inputs: Any, named: Any) -> None:
+    """Keep what the final norm gets; returns nothing, so that the norm gets just that."""
+    if _capture is None:
+        return
+    try:
+        _capture.keep_norm_input(norm, (*inputs, *named.values()))
+    except Exception as error:
+        _report("norm", error)
+
+
 def _collect(index: int, hidden_states: Any, residual: Any) -> None:
     assert _capture is not None
     try:
@@ -204,6 +219,7 @@ def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks, *, 
         patch_digest=config.patch_digest,
         source_digest=config.source_digest,
         way=config.way,
+        final=config.final,
     )
     writer = Writer(spool, name, descriptor.nonce, PendingBudget(config.max_pending_bytes))
     writer.start()

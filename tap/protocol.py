@@ -18,6 +18,7 @@ PROTOCOL_VERSION = 1
 # Environment of a tapped server. AUXTAP_SPOOL is the switch: unset, the tap is not imported.
 ENV_SPOOL = "AUXTAP_SPOOL"
 ENV_LAYERS = "AUXTAP_LAYERS"
+ENV_FINAL = "AUXTAP_FINAL"
 ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
 ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
 ENV_RELEASE = "AUXTAP_RELEASE"
@@ -30,7 +31,14 @@ WAYS = PATCH_WAY, PLUGIN_WAY = ("patch", "plugin")
 WRITING, READY, FAILED, WITNESS = "part", "ready", "failed", "witness"
 # A run of which the ranks that write nothing bear witness begins like this.
 CANARY_PREFIX = "ca9a"
-INPUT_IDS, FINAL, HIDDEN_PREFIX = "input_ids", "final", "hidden."
+INPUT_IDS, FINAL, FINAL_PRENORM, HIDDEN_PREFIX = "input_ids", "final", "final_prenorm", "hidden."
+# Which final states a server takes -> their tensors, in the order of the file.
+POST_NORM, PRE_NORM, BOTH_NORMS = "post-norm", "pre-norm", "both"
+FINAL_TENSORS: "dict[str, tuple[str, ...]]" = {
+    POST_NORM: (FINAL,),
+    PRE_NORM: (FINAL_PRENORM,),
+    BOTH_NORMS: (FINAL, FINAL_PRENORM),
+}
 
 DTYPE_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
 _DIGESTS = {"sha256": 64, "xxh3_128": 32}
@@ -123,8 +131,9 @@ class RankDescriptor:
     """What one writer (attention-TP rank 0 of a stage and DP group) says of itself once, when it is armed.
 
     `layers` are the capture indices that this stage owns, ascending; `all_layers` those of the whole run.
-    `has_final` is true on the last stage. A stage with neither writes no parts. `dtype` is safetensors' name. `way`
-    says how the patch of `patch_digest` got into the server: into its files, or by the plugin into its memory.
+    `has_final` is true on the last stage, and `final` says which final states it takes there. A stage with neither
+    writes no parts. `dtype` is safetensors' name. `way` says how the patch of `patch_digest` got into the server: into
+    its files, or by the plugin into its memory.
     """
 
     host: str
@@ -149,7 +158,13 @@ class RankDescriptor:
     patch_digest: str
     source_digest: str
     way: str = PATCH_WAY
+    final: str = POST_NORM
     protocol: int = PROTOCOL_VERSION
+
+    @property
+    def final_tensors(self) -> tuple[str, ...]:
+        """The tensors of the final state that this stage's parts hold."""
+        return FINAL_TENSORS[self.final] if self.has_final else ()
 
     @property
     def writes_parts(self) -> bool:
@@ -186,6 +201,8 @@ class RankDescriptor:
             raise ProtocolError(f"rank descriptor: unknown dtype {descriptor.dtype!r}")
         if descriptor.way not in WAYS:
             raise ProtocolError(f"rank descriptor: unknown way {descriptor.way!r}")
+        if descriptor.final not in FINAL_TENSORS:
+            raise ProtocolError(f"rank descriptor: unknown final state {descriptor.final!r}")
         return descriptor
 
 
@@ -334,9 +351,12 @@ class PartLayout:
         raise KeyError(name)
 
 
-def part_layout(*, n_tokens: int, layers: Sequence[int], has_final: bool, hidden_size: int, dtype: str) -> PartLayout:
-    """Lay out a part: `input_ids` int64 [tokens], `hidden.<i>` ascending and `final`, each [tokens, hidden]."""
-    names = [f"{HIDDEN_PREFIX}{layer}" for layer in sorted(layers)] + ([FINAL] if has_final else [])
+def part_layout(
+    *, n_tokens: int, layers: Sequence[int], has_final: bool, hidden_size: int, dtype: str, final: str = POST_NORM
+) -> PartLayout:
+    """Lay out a part: `input_ids` int64 [tokens], `hidden.<i>` ascending, final states, each [tokens, hidden]."""
+    names = [f"{HIDDEN_PREFIX}{layer}" for layer in sorted(layers)]
+    names += FINAL_TENSORS[final] if has_final else ()
     slots = [TensorSlot(INPUT_IDS, "I64", (n_tokens,), 0)]
     for name in names:
         offset = slots[-1].offset + slots[-1].n_bytes

@@ -73,6 +73,7 @@ class ServerRow:
     pid: int
     release: str
     layers: tuple[int, ...]
+    final: str
     ready_s: float
 
 
@@ -93,7 +94,7 @@ def show_server(server: ServerRow) -> None:
     command = f"auxtap extract DATASET --server {server.url} --spool {spool} --out STORE"
     lines = (
         f"ready after {server.ready_s:.1f} s: {server.url}",
-        f"captures:  {', '.join(map(str, server.layers))} and the final state",
+        f"captures:  {', '.join(map(str, server.layers))} and the final state ({server.final})",
         f"spool:     {server.spool}",
         f"log:       {server.log}",
         f"next:      {command}",

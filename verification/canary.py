@@ -18,11 +18,13 @@ from auxtap.extraction.witness import Testimony, new_canary_run, take_testimonie
 from auxtap.verification.canary_checks import (
     FAILED,
     FINAL,
+    FINAL_PRENORM,
     SKIPPED,
     Check,
     check_distinct,
     check_growth,
     check_logits,
+    check_norm,
     check_ranks,
     check_rows,
     compare_prompts,
@@ -74,7 +76,8 @@ class _Server:
     @property
     def states(self) -> list[str]:
         """The names of all states, ascending."""
-        return [*(f"hidden.{layer}" for layer in self.topology.head.all_layers), FINAL]
+        finals = self.topology.stages[-1].final_tensors
+        return [*(f"hidden.{layer}" for layer in self.topology.head.all_layers), *finals]
 
     @property
     def longest(self) -> int:
@@ -227,6 +230,7 @@ def _check_all(
             dtype,
         ),
         _check_head(target, server, alone.prompts, dtype),
+        _check_norm(server, alone.prompts, dtype),
         check_growth(alone.prompts),
         check_distinct(alone.prompts),
         _check_again(alone, again, dtype),
@@ -260,7 +264,15 @@ def _check_again(alone: _Run, again: _Run, dtype: str) -> Check:
     return judge_difference("again", worst, dtype, "a second run gives other bytes")
 
 
+def _check_norm(server: _Server, prompts: Sequence[PromptStates], dtype: str) -> Check:
+    if {FINAL, FINAL_PRENORM} <= set(server.states):
+        return check_norm(prompts, dtype)
+    return Check("norm", SKIPPED, "one final state alone is captured: --final both takes the other too")
+
+
 def _check_head(target: CanaryTarget, server: _Server, prompts: Sequence[PromptStates], dtype: str) -> Check:
+    if FINAL not in server.states:
+        return Check("logits", SKIPPED, "the final state after the norm is not captured (--final pre-norm)")
     model = target.model_path or Path(server.topology.head.model_path)
     try:
         head = find_head(model)

@@ -12,13 +12,16 @@ from auxtap.verification.checkpoint import OutputHead
 from auxtap.verification.stored_states import PromptStates, Rows
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
-FINAL = "final"
+FINAL, FINAL_PRENORM = "final", "final_prenorm"
+# Error (Frobenius) of the final state as the norm of the one before it, whose weights are fitted to the rows.
+NORM_TOLERANCES = {"F32": 1e-3, "BF16": 5e-2, "F16": 2e-2}
 # Relative errors (Frobenius, a prompt at a time; and of any single row) that other batch sizes and chunks may bring.
 TOLERANCES = {"F32": (1e-4, 1e-3), "BF16": (5e-2, 0.5), "F16": (2e-2, 0.25)}
 # Absolute error of a difference of two logits, and relative to the largest of them.
 LOGIT_TOLERANCES = {"F32": (1e-3, 1e-3), "BF16": (0.5, 0.05), "F16": (0.1, 0.02)}
 # Sums of squares of the same rows on two ranks.
 RANK_TOLERANCES = {"F32": 1e-5, "BF16": 1e-2, "F16": 1e-2}
+LEAST_NORM_ROWS = 16
 SAME_STATE = 1e-3
 SHRINKS_TO, GROWS_TO = 0.5, 1e4
 # Mean cosine of a captured state with the next: the stream of a transformer goes on from block to block.
@@ -117,7 +120,7 @@ def check_distinct(prompts: Sequence[PromptStates]) -> Check:
 
 def check_growth(prompts: Sequence[PromptStates]) -> Check:
     """Check that states do not shrink with depth, and that each has something in common with the next."""
-    names = [name for name in prompts[0].rows if name != FINAL]
+    names = [name for name in prompts[0].rows if name not in (FINAL, FINAL_PRENORM)]
     sizes = {
         name: float(np.median(np.concatenate([_sizes(prompt.rows[name]) for prompt in prompts]))) for name in names
     }
@@ -133,6 +136,29 @@ def check_growth(prompts: Sequence[PromptStates]) -> Check:
                 "growth", FAILED, f"{other} has nothing in common with {one} (cosine {cosine:.3f}): residual missing?"
             )
     return Check("growth", OK, f"median sizes of rows: {text}")
+
+
+def check_norm(prompts: Sequence[PromptStates], dtype: str) -> Check:
+    """Check that the final state is a norm of the one before it: one weight a column for all rows.
+
+    A root-mean-square norm is tried, then one that takes the mean off and adds a bias.
+    """
+    before = np.concatenate([prompt.rows[FINAL_PRENORM] for prompt in prompts]).astype(np.float64)
+    after = np.concatenate([prompt.rows[FINAL] for prompt in prompts]).astype(np.float64)
+    if len(before) < LEAST_NORM_ROWS:
+        return Check("norm", SKIPPED, f"{len(before)} rows are too few to tell a norm from chance")
+    scaled = before / np.sqrt(np.square(before).mean(1, keepdims=True))
+    weights = (scaled * after).sum(0) / np.maximum(np.square(scaled).sum(0), 1e-30)
+    centred = before - before.mean(1, keepdims=True)
+    centred /= np.maximum(np.sqrt(np.square(centred).mean(1, keepdims=True)), 1e-30)
+    middle, bias = centred - centred.mean(0), after.mean(0)
+    slopes = (middle * (after - bias)).sum(0) / np.maximum(np.square(middle).sum(0), 1e-30)
+    size = float(np.linalg.norm(after)) or 1e-30
+    off = min(float(np.linalg.norm(found - after)) / size for found in (scaled * weights, middle * slopes + bias))
+    text = f"the final state is a norm of the one before it within {off:.1e} ({len(before)} rows)"
+    if off <= NORM_TOLERANCES[dtype]:
+        return Check("norm", OK, text)
+    return Check("norm", FAILED, f"{FINAL} is no norm of {FINAL_PRENORM}: off {off:.1e}; one of them is another state")
 
 
 def _sizes(rows: Rows) -> Rows:

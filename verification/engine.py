@@ -109,7 +109,7 @@ def compare_runs(runs: Sequence[CaseRun], reference_python: Path, release: str) 
         comparison = comparisons.get(run.case)
         if isinstance(comparison, Comparison):
             setting = SETTINGS[run.case.setting]
-            cells = judge(run.case, release, comparison, setting.layers, setting.n_tokens)
+            cells = judge(run.case, release, comparison, setting.states, setting.n_tokens)
             counted = (comparison.samples, comparison.tokens, run.ready_s)
             results.append(CaseResult(run.case, *counted, cells, stand_ins=run.model.stand_ins))
         else:

@@ -74,12 +74,12 @@ class EngineReport:
 
 
 def judge(
-    case: EngineCase, release: str, comparison: Comparison, layers: Sequence[int], n_tokens: int
+    case: EngineCase, release: str, comparison: Comparison, states: Sequence[str], n_tokens: int
 ) -> tuple[CellResult, ...]:
     """Return a verdict for every state that must be there: each row compared, and equal within `TOLERANCE`."""
     found = {state.state: state for state in comparison.states}
     cells = []
-    for name in [*(f"hidden.{layer}" for layer in sorted(layers)), "final"]:
+    for name in states:
         state = found.get(name)
         rows = state.rows if state is not None else 0
         max_abs = state.max_abs if state is not None and math.isfinite(state.max_abs) else None

@@ -52,6 +52,7 @@ def run_case(
         port=choose_port(LOOPBACK, 0),
         spool=work / f"spool-{name}",
         layers=setting.layers,
+        final=setting.final,
         log=template.log.with_name(f"verify-{name}.log"),
         extra_arguments=(*setting.arguments, *model.arguments),
         radix_cache=setting.radix_cache,

@@ -4,8 +4,11 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from auxtap.extraction.manifest import final_tensors
+from auxtap.serving.profile import FINAL_STATES
 from auxtap.verification.tiny_models import TINY_LAYERS
 
+POST_NORM, PRE_NORM, BOTH_NORMS = FINAL_STATES
 # From one token to several chunks of 16, on both sides of a chunk's edge.
 SAMPLE_TOKENS = (1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128, 150, 199, 200)
 SEED = 7
@@ -27,7 +30,8 @@ class Setting:
     """Flags of a server and what is sent to it; `tale` says it for people.
 
     `lengths` are prompt lengths in tokens; `concurrency` None sends all prompts at once; `layers` are capture
-    indices; `repeated` sends each prompt a second time; `parts_timeout_s` bounds the wait for parts that never come.
+    indices, `final` says which final states are taken; `repeated` sends each prompt a second time;
+    `parts_timeout_s` bounds the wait for parts that never come.
     """
 
     name: str
@@ -37,10 +41,16 @@ class Setting:
     concurrency: int | None = None
     max_new_tokens: int = 1
     layers: tuple[int, ...] = TINY_LAYERS
+    final: str = POST_NORM
     radix_cache: bool = False
     repeated: bool = False
     parts_timeout_s: float = 60.0
     evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the states that a store must hold, in order."""
+        return (*(f"hidden.{layer}" for layer in sorted(self.layers)), *final_tensors(self.final))
 
     @property
     def staged(self) -> bool:
@@ -126,6 +136,16 @@ _ALL = (
     ),
     Setting("new0", "`max_new_tokens` 0", max_new_tokens=0),
     Setting("new8", "`max_new_tokens` 8", _LOG_DECODING, max_new_tokens=8, evidence=(_DECODED,)),
+    Setting(
+        "both_finals",
+        "`--final both`, prefill in chunks of 16, answers of eight tokens",
+        (*_chunks(16), *_LOG_DECODING),
+        max_new_tokens=8,
+        final=BOTH_NORMS,
+        evidence=(_chunked(16), _DECODED),
+    ),
+    Setting("pre_norm", "`--final pre-norm`", final=PRE_NORM),
+    Setting("pp2_both_finals", "`--pp-size 2 --final both`", STAGE_FLAGS, final=BOTH_NORMS),
     Setting("tp2", "`--tp 2`", RANK_FLAGS),
     Setting("dp2", "`--dp-size 2`", ("--dp-size", "2")),
     Setting("pp2", "`--pp-size 2`", STAGE_FLAGS),

@@ -46,9 +46,9 @@ def read_states(store: Path) -> tuple[PromptStates, ...]:
 
 
 def depth(name: str) -> int:
-    """Order states by layer, the final one last."""
+    """Order states by layer, the final ones last."""
     number = name.rpartition(".")[2]
-    return int(number) if number.isdigit() else 1 << 30
+    return int(number) if number.isdigit() else (1 << 30) + len(name)
 
 
 def numbers(data: bytes, dtype: str) -> NDArray[np.generic]:

@@ -38,6 +38,7 @@ def read_spec(value: "Mapping[str, Any]") -> launch.LaunchSpec:
         model_path=value["model_path"],
         port=value["port"],
         layers=tuple(value["layers"]),
+        final=value["final"],
         cpu=value["cpu"],
         release=value["release"],
         patch_digest=value["patch_digest"],

@@ -24,7 +24,7 @@ HIDDEN = 8
 
 def state_rows(slot: str, ids: Sequence[int], dtype: str) -> bytes:
     """Rows that follow from layer, token and position alone: [tokens, HIDDEN] in `dtype`."""
-    seed = 997 if slot == "final" else int(slot.removeprefix("hidden."))
+    seed = {"final": 997, "final_prenorm": 996}.get(slot) or int(slot.removeprefix("hidden."))
     tokens, columns = np.array(ids, dtype=np.float32)[:, None], np.arange(HIDDEN, dtype=np.float32)[None, :]
     values = np.sin(tokens * 0.37 + columns * 1.1 + seed + np.arange(len(ids), dtype=np.float32)[:, None])
     if dtype == "F32":
@@ -41,6 +41,7 @@ class FakeTap:
     spool: Path
     stages: tuple[tuple[int, ...], ...] = ((3, 5),)
     dtype: str = "F32"
+    final: str = "post-norm"
     dp_size: int = 1
     nonce: str = "nonce-a"
     host: str = "testhost"
@@ -57,6 +58,7 @@ class FakeTap:
             has_final=pp == len(self.stages) - 1, num_layers=8, hidden_size=HIDDEN, vocab_size=100,
             context_length=64, dtype=self.dtype, model_class="TinyForCausalLM", model_path="/models/tiny",
             release="0.5.9", patch_digest="sha256:p", source_digest="sha256:s",
+            final=self.final,
         )  # fmt: skip
 
     def announce(self) -> None:
@@ -99,6 +101,7 @@ class FakeTap:
         layout = protocol.part_layout(
             n_tokens=len(ids), layers=descriptor.layers, has_final=descriptor.has_final,
             hidden_size=HIDDEN * 2 if fault == "wrong_shape" else HIDDEN, dtype=descriptor.dtype,
+            final=descriptor.final,
         )  # fmt: skip
         echoed = [(token + 1) % 100 for token in ids] if fault == "wrong_ids" else ids
         data = bytearray(np.array(echoed, dtype="<i8").tobytes())

@@ -206,6 +206,7 @@ def test_leftovers_are_removed_and_other_runs_left_alone(make_job: Maker) -> Non
         ({"source_digest": "sha256:t"}, "source digest: sha256:s, now sha256:t"),
         ({"release": "0.5.10"}, "release: 0.5.9, now 0.5.10"),
         ({"dtype": "BF16"}, "dtype: F32, now BF16"),
+        ({"final": "both"}, "final: post-norm, now both"),
         ({"layers": (3, 6), "all_layers": (3, 6)}, r"layers: \[3, 5\], now \[3, 6\]"),
     ],
 )

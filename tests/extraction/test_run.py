@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from auxtap.core.errors import ExtractionError, ServerError, UsageError
+from auxtap.core.errors import ExtractionError, IntegrityError, ServerError, UsageError
 from auxtap.extraction.driver import ExtractionJob, ExtractionProgress, run_extraction
 from auxtap.extraction.integrity import check_store
+from auxtap.extraction.reader import StoreReader
 
 Maker = Callable[..., ExtractionJob]
 
@@ -40,6 +41,36 @@ def test_stores_every_sample_as_the_tap_gave_it(make_job: Maker, server: Any, st
     assert 1 < server.peak_in_flight <= 4
     report = check_store(job.store)
     assert (report.stored, report.missing, report.findings) == (7, 0, ())
+
+
+@pytest.mark.parametrize("final", ["pre-norm", "both"])
+def test_stores_the_final_states_that_the_server_takes(
+    make_job: Maker, server: Any, state_rows: Any, final: str
+) -> None:
+    server.tap.final = final
+    server.tap.announce()
+    job = make_job(3)
+    assert run_extraction(job).complete
+    names = {"pre-norm": ["final_prenorm"], "both": ["final", "final_prenorm"]}[final]
+    manifest = json.loads((job.store / "manifest.json").read_text())
+    assert (manifest["final"], manifest["stages"][0]["states"]) == (final, ["hidden.3", "hidden.5", *names])
+    for sample, stored in zip(job.dataset.samples, StoreReader(job.store), strict=True):
+        tensors = stored.load("numpy")
+        assert sorted(tensors) == sorted(["input_ids", "loss_mask", "hidden.3", "hidden.5", *names])
+        for name in names:
+            assert tensors[name].tobytes() == state_rows(name, sample.token_ids(), "F32")
+    assert check_store(job.store).findings == ()
+
+
+def test_a_manifest_that_names_other_final_states_than_its_files_is_found(make_job: Maker) -> None:
+    job = make_job(2)
+    run_extraction(job)
+    path = job.store / "manifest.json"
+    path.write_text(path.read_text().replace('"post-norm"', '"both"'))
+    assert "its layers are hidden.3, hidden.5, final, final_prenorm" in str(check_store(job.store).findings[0].what)
+    path.write_text(path.read_text().replace('"both"', '"before"'))
+    with pytest.raises(IntegrityError, match="final is 'before', none of post-norm, pre-norm, both"):
+        check_store(job.store)
 
 
 def test_manifest_says_what_the_store_is_of(make_job: Maker) -> None:

@@ -34,8 +34,9 @@ def value_of(argv: tuple[str, ...], option: str) -> str:
 
 
 def test_variables_are_those_that_the_tap_reads() -> None:
-    for name in ("ENV_SPOOL", "ENV_LAYERS", "ENV_PATCH_DIGEST", "ENV_SOURCE_DIGEST", "ENV_RELEASE"):
+    for name in ("ENV_SPOOL", "ENV_LAYERS", "ENV_FINAL", "ENV_PATCH_DIGEST", "ENV_SOURCE_DIGEST", "ENV_RELEASE"):
         assert getattr(profile, name) == getattr(protocol, name)
+    assert tuple(protocol.FINAL_TENSORS) == profile.FINAL_STATES
     assert protocol.ENV_MAX_PENDING_BYTES.startswith("AUXTAP_MAX_")
     assert protocol.ENV_MAX_WAIT_S.startswith("AUXTAP_MAX_")
 
@@ -87,6 +88,8 @@ def test_environment() -> None:
     assert environment["AUXTAP_PATCH_DIGEST"] == "p" * 64
     assert environment["AUXTAP_SOURCE_DIGEST"] == "s" * 64
     assert environment["AUXTAP_MAX_WAIT_S"] == "5"
+    assert "AUXTAP_FINAL" not in environment
+    assert build_launch(replace(SPEC, final="both"), inherited).environment["AUXTAP_FINAL"] == "both"
     assert "AUXTAP_CACHE" not in environment
 
 

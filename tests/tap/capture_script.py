@@ -28,7 +28,9 @@ A, B = (protocol.RequestId("00000000", index, 0) for index in (0, 1))
 class Bench:
     """A spool, a writer and a capture of two layers and the final state."""
 
-    def __init__(self, scratch: Path, *, dtype="F32", limit=1 << 20, max_wait_s=5.0, start=True, has_final=True):
+    def __init__(
+        self, scratch, *, dtype="F32", limit=1 << 20, max_wait_s=5.0, start=True, has_final=True, final="post-norm"
+    ):
         scratch.mkdir(mode=0o700, parents=True)
         self.folder = scratch
         name = protocol.descriptor_name("h", 0, 0)
@@ -36,7 +38,7 @@ class Bench:
         self.writer = Writer(SpoolDirectory(scratch), name, "nonce", PendingBudget(limit))
         if start:
             self.writer.start()
-        self.capture = Capture(Stage(0, 0, (2, 5), has_final, HIDDEN, dtype), self.writer, max_wait_s)
+        self.capture = Capture(Stage(0, 0, (2, 5), has_final, HIDDEN, dtype, final), self.writer, max_wait_s)
 
     def batch(self, requests, padding=0, **more):
         """Return a ForwardBatch as the tap sees it: (rid, prompt length, prefix, rows) for each request."""
@@ -251,6 +253,107 @@ def case_a_forward_that_never_reaches_the_tap_is_counted(scratch):
     stats = bench.stop()
     assert stats.unattributed_batches == 1
     assert "never reached the tap" in bench.reason(A)
+
+
+class FusedRMSNorm(torch.nn.Module):  # type: ignore[misc]
+    """Adds and normalises in place, as the fused kernels do."""
+
+    def forward(self, x, residual=None):
+        if residual is None:
+            return x.zero_()
+        residual.add_(x)
+        x.copy_(residual * 2)
+        return x, residual
+
+
+class LayerNorm(FusedRMSNorm):
+    """Takes a residual and may not add it."""
+
+
+def hooked(capture, norm):
+    norm.register_forward_pre_hook(
+        lambda norm, inputs, named: capture.keep_norm_input(norm, (*inputs, *named.values())), with_kwargs=True
+    )
+    return norm
+
+
+def case_what_the_final_norm_gets_is_taken_before_it_is_overwritten(scratch):
+    bench = Bench(scratch, final="both")
+    norm = hooked(bench.capture, FusedRMSNorm())
+    two, five, _ = states(9)
+    hidden, residual, _ = states(9)
+    whole = hidden + residual
+    batch = bench.batch([(A, 4, 0, 4), (B, 3, 0, 3)], padding=2)
+    final, _ = norm(hidden, residual)
+    bench.capture.take(batch, [two, five], final)
+    stats = bench.stop()
+    assert (stats.parts_ready, stats.errors) == (2, 0)
+    assert list(bench.ready(B)) and torch.equal(bench.ready(B)["final_prenorm"], whole[4:7])
+    assert torch.equal(bench.ready(A)["final_prenorm"], whole[:4])
+    assert torch.equal(bench.ready(A)["final"], whole[:4] * 2)
+
+
+def case_a_norm_of_one_state_and_no_final_after_it(scratch):
+    bench = Bench(scratch, final="pre-norm")
+    norm = hooked(bench.capture, LayerNorm())
+    two, five, hidden = states(4)
+    kept = hidden.clone()
+    batch = bench.batch([(A, 4, 0, 4)])
+    bench.capture.take(batch, [two, five], norm(hidden))
+    bench.stop()
+    assert torch.equal(bench.ready(A)["final_prenorm"], kept)
+    assert "final" not in bench.ready(A)
+
+
+def case_chunks_before_the_norm_are_stitched(scratch):
+    bench = Bench(scratch, final="both", dtype="BF16")
+    norm = hooked(bench.capture, FusedRMSNorm())
+    two, five, hidden = states(10, torch.bfloat16)
+    residual = torch.randn(10, HIDDEN).bfloat16()
+    whole = hidden + residual
+    for first, last in ((0, 4), (4, 8), (8, 10)):
+        batch = bench.batch([(A, 10, first, last - first)])
+        final, _ = norm(hidden[first:last], residual=residual[first:last])
+        bench.capture.take(batch, [two[first:last], five[first:last]], final)
+        # A decode between two chunks calls the norm as well.
+        bench.capture.expect((), prefill=False)
+        norm(torch.ones(1, HIDDEN).bfloat16(), torch.ones(1, HIDDEN).bfloat16())
+    bench.stop()
+    assert torch.equal(bench.ready(A)["final_prenorm"], whole)
+
+
+def case_a_final_norm_that_is_not_called_once_is_a_failure(scratch):
+    bench = Bench(scratch, final="both")
+    norm = hooked(bench.capture, FusedRMSNorm())
+    for rid, calls in ((A, 0), (B, 2)):
+        two, five, hidden = states(4)
+        batch = bench.batch([(rid, 4, 0, 4)])
+        for _ in range(calls):
+            norm(hidden, hidden.clone())
+        bench.capture.take(batch, [two, five], hidden)
+        bench.writer.submit(capture.End(bench.capture._name(rid), 0, 0))
+    bench.stop()
+    assert "called 0 times" in bench.reason(A)
+    assert "called 2 times" in bench.reason(B)
+
+
+def case_a_norm_that_may_not_add_its_residual_is_refused(scratch):
+    bench = Bench(scratch, final="both")
+    batch = bench.batch([(A, 4, 0, 4)])
+    for norm, inputs, text in (
+        (LayerNorm(), states(4)[:2], "adds its residual"),
+        (FusedRMSNorm(), states(4), "3 arguments"),
+        (FusedRMSNorm(), ["handle"], "1 arguments"),
+    ):
+        try:
+            bench.capture.keep_norm_input(norm, inputs)
+        except capture.CaptureError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(text)
+    bench.capture.take(batch, states(4)[:2], states(4)[0])
+    bench.stop()
+    assert "called 0 times" in bench.reason(A)
 
 
 def case_foreign_requests_leave_nothing(scratch):

@@ -51,6 +51,35 @@ def _config(*layers: int) -> TapConfig:
     return TapConfig.from_environment({"AUXTAP_LAYERS": ",".join(map(str, layers))})
 
 
+class FakeRMSNorm:
+    """A norm by its class."""
+
+
+class FakeMissingLayer:
+    """What stands for the norm where a stage has none."""
+
+
+def test_the_final_norm_is_the_one_that_the_patch_names(monkeypatch):
+    monkeypatch.setattr(backbones, "NORMS", {KEY: "norm_f"})
+    norm = FakeRMSNorm()
+    backbone = _backbone(norm_f=norm, norm=FakeRMSNorm())
+    assert arming.find_final_norm(Backbone(backbone, None, 0, 8, True)) is norm
+
+
+@pytest.mark.parametrize(("norms", "reason"), [({}, "is not recognised"), ({KEY: "norm"}, "its norm is FakeMissing")])
+def test_a_final_norm_that_no_hook_sees_is_refused(monkeypatch, norms, reason):
+    monkeypatch.setattr(backbones, "NORMS", norms)
+    backbone = _backbone(norm=FakeMissingLayer())
+    with pytest.raises(RefusedError, match=f"pre-norm final state of FakeModule is not to be had: .*{reason}"):
+        arming.find_final_norm(Backbone(backbone, None, 0, 8, True))
+
+
+def test_a_compiled_decode_is_refused_beside_a_hook():
+    arming.check_uncompiled(SimpleNamespace(**SAFE))
+    with pytest.raises(RefusedError, match="--enable-torch-compile"):
+        arming.check_uncompiled(SimpleNamespace(**SAFE, enable_torch_compile=True))
+
+
 def test_safe_settings_pass():
     arming.check_settings(SimpleNamespace(**SAFE), 60)
 

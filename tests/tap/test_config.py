@@ -14,6 +14,12 @@ def test_layers_are_sorted():
     assert config.max_wait_s == 60
     assert config.way == "patch"
     assert TapConfig.from_environment({"AUXTAP_LAYERS": "3", "AUXTAP_WAY": "plugin"}).way == "plugin"
+    assert config.final == "post-norm"
+
+
+def test_the_final_state_is_named():
+    config = TapConfig.from_environment({"AUXTAP_LAYERS": "3", "AUXTAP_FINAL": "both"})
+    assert config.final == "both"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +27,7 @@ def test_layers_are_sorted():
     [
         {"AUXTAP_LAYERS": "3,x"},
         {"AUXTAP_LAYERS": "3,3"},
+        {"AUXTAP_FINAL": "before"},
         {"AUXTAP_MAX_WAIT_S": "0"},
         {"AUXTAP_MAX_WAIT_S": "inf"},
         {"AUXTAP_MAX_WAIT_S": "soon"},

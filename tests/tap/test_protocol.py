@@ -91,6 +91,27 @@ def test_header_is_read_by_safetensors(tmp_path):
         assert file.metadata()["digest"].startswith("sha256:000")
 
 
+@pytest.mark.parametrize(
+    ("final", "names"),
+    [
+        ("post-norm", ["final"]),
+        ("pre-norm", ["final_prenorm"]),
+        ("both", ["final", "final_prenorm"]),
+    ],
+)
+def test_final_states_come_last(final, names):
+    layout = protocol.part_layout(n_tokens=3, layers=[6, 2], has_final=True, hidden_size=4, dtype="BF16", final=final)
+    assert [slot.name for slot in layout.slots] == ["input_ids", "hidden.2", "hidden.6", *names]
+    layout = protocol.part_layout(n_tokens=3, layers=[6], has_final=False, hidden_size=4, dtype="BF16", final=final)
+    assert [slot.name for slot in layout.slots] == ["input_ids", "hidden.6"]
+
+
+def test_a_descriptor_of_an_older_tap_is_post_norm():
+    record = DESCRIPTOR.to_json()
+    del record["final"]
+    assert protocol.RankDescriptor.from_json(record).final_tensors == ("final",)
+
+
 def test_header_round_trip_and_constant_length():
     layout = protocol.part_layout(n_tokens=3, layers=[2], has_final=False, hidden_size=4, dtype="F32")
     headers = [
@@ -158,6 +179,7 @@ def test_descriptor_round_trip():
         {"dtype": "F64"},
         {"pp_size": "1"},
         {"has_final": 1},
+        {"final": "before"},
         {"surplus": 1},
         {"way": "magic"},
         {"way": None},

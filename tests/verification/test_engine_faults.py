@@ -140,7 +140,7 @@ def test_the_reference_names_the_faults_that_leave_whole_files(
     results = compare_stores([StoreAndModel(store, tiny["llama"]) for store in stores.values()], engine.python)
     for name, result in zip(stores, results, strict=True):
         assert isinstance(result, Comparison), name
-        cells = judge(EngineCase("llama", name), "0.5.9", result, PLAIN.layers, PLAIN.n_tokens)
+        cells = judge(EngineCase("llama", name), "0.5.9", result, PLAIN.states, PLAIN.n_tokens)
         wrong = {cell.state: cell.note for cell in cells if cell.verdict not in RIGHT}
         expected = EXPECTED.get(name, Caught()).states
         assert expected.keys() <= wrong.keys(), f"{name} was let through: {wrong}"

@@ -4,7 +4,7 @@ Usage: compare_with_transformers.py (--pair STORE MODEL)...   (prints one line o
 
 The reference is transformers' own code in float32 with eager attention, fed one sample at a time: no batching, no
 chunks, no cache and no stand-ins. `hidden.<i>` is held against `hidden_states[i]`, `final` against the last of them,
-which transformers returns after the final norm.
+which transformers returns after the final norm, and `final_prenorm` against what that norm was given.
 
 An architecture that transformers loads by itself needs nothing here; a wrapper around a text model is one function
 decorated with `@loads("ArchitectureName")`.
@@ -24,7 +24,7 @@ from diagnosis import Prompt, diagnose, look_inside
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM, PreTrainedModel
 
-HIDDEN_PREFIX, FINAL, INPUT_IDS = "hidden.", "final", "input_ids"
+HIDDEN_PREFIX, FINAL, FINAL_PRENORM, INPUT_IDS = "hidden.", "final", "final_prenorm", "input_ids"
 NOT_STATES = (INPUT_IDS, "loss_mask")
 # A state that is further off than this gets a diagnosis.
 SUSPICIOUS = 5e-6
@@ -131,6 +131,7 @@ class Reference:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self._states: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        self._before_norm: dict[tuple[int, ...], torch.Tensor] = {}
 
     def states(self, ids: torch.Tensor) -> list[torch.Tensor]:
         """Return `hidden_states` of a prompt `ids` [tokens], each [tokens, hidden]."""
@@ -141,6 +142,16 @@ class Reference:
             self._states[key] = [state[0] for state in output.hidden_states]
         return self._states[key]
 
+    def state(self, ids: torch.Tensor, name: str) -> torch.Tensor:
+        """Return what the store's tensor `name` must hold for a prompt, [tokens, hidden]."""
+        if name == FINAL_PRENORM:
+            key = tuple(ids.tolist())
+            if key not in self._before_norm:
+                self._before_norm[key] = look_inside(self.model, ids).before_norm
+            return self._before_norm[key]
+        states = self.states(ids)
+        return states[len(states) - 1 if name == FINAL else int(name.removeprefix(HIDDEN_PREFIX))]
+
 
 def compare_sample(
     reference: Reference, sample: str, parts: list[dict[str, torch.Tensor]], errors: dict[str, StateErrors]
@@ -149,18 +160,18 @@ def compare_sample(
     ids = parts[0][INPUT_IDS]
     if not all(torch.equal(part[INPUT_IDS], ids) for part in parts):
         raise NoReferenceError(f"{sample}: its parts disagree about input_ids")
-    states = reference.states(ids)
     for part in parts:
         for name, found in part.items():
             if name in NOT_STATES:
                 continue
-            layer = len(states) - 1 if name == FINAL else int(name.removeprefix(HIDDEN_PREFIX))
-            errors.setdefault(name, StateErrors(name)).add(sample, found, states[layer])
+            errors.setdefault(name, StateErrors(name)).add(sample, found, reference.state(ids, name))
 
 
 def state_order(state: StateErrors) -> tuple[int, int]:
-    """Order captured states by layer, the final state last."""
-    return (1, 0) if state.state == FINAL else (0, int(state.state.removeprefix(HIDDEN_PREFIX)))
+    """Order captured states by layer, the final states last."""
+    if state.state in (FINAL, FINAL_PRENORM):
+        return (1, len(state.state))
+    return (0, int(state.state.removeprefix(HIDDEN_PREFIX)))
 
 
 def compare_store(store: Path, reference: Reference) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-FINAL = "final"
+FINAL, FINAL_PRENORM = "final", "final_prenorm"
 # Relative errors: below, rows are the same; a mistake that explains a state explains it this well.
 SAME = 1e-4
 BFLOAT16 = 2.0**-8
@@ -26,12 +26,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Inside:
-    """What happened within the reference's blocks: before the final norm, and each block's MLP, [tokens, hidden].
+    """What happened within the reference: around the final norm, and in each block's MLP, [tokens, hidden].
 
     `down_inputs` [tokens, intermediate] and `down_weights` [hidden, intermediate] are there for plain MLPs only.
     """
 
     before_norm: torch.Tensor
+    after_norm: torch.Tensor
     mlp_outputs: Mapping[int, torch.Tensor]
     down_inputs: Mapping[int, torch.Tensor]
     down_weights: Mapping[int, torch.Tensor]
@@ -41,10 +42,14 @@ def look_inside(model: Any, ids: torch.Tensor) -> Inside:
     """Run the reference once more and keep what its blocks did."""
     core = model.model
     before: list[torch.Tensor] = []
+    after: list[torch.Tensor] = []
     mlp_outputs: dict[int, torch.Tensor] = {}
     down_inputs: dict[int, torch.Tensor] = {}
     down_weights: dict[int, torch.Tensor] = {}
-    hooks = [core.norm.register_forward_pre_hook(lambda module, inputs: before.append(inputs[0][0]))]
+    hooks = [
+        core.norm.register_forward_pre_hook(lambda module, inputs: before.append(inputs[0][0])),
+        core.norm.register_forward_hook(lambda module, inputs, output: after.append(output[0])),
+    ]
     for number, block in enumerate(core.layers):
 
         def keep_output(module: Any, inputs: Any, output: Any, number: int = number) -> None:
@@ -65,12 +70,16 @@ def look_inside(model: Any, ids: torch.Tensor) -> Inside:
     finally:
         for hook in hooks:
             hook.remove()
-    return Inside(before[0], mlp_outputs, down_inputs, down_weights)
+    return Inside(before[0], after[0], mlp_outputs, down_inputs, down_weights)
 
 
 def diagnose(name: str, found: torch.Tensor, prompt: Prompt, inside: Inside, neighbours: Sequence[Prompt]) -> str:
     """Say what `found` [tokens, hidden] is instead of the state called `name`."""
-    layer = len(prompt.states) - 1 if name == FINAL else int(name.rpartition(".")[2])
+    last = name in (FINAL, FINAL_PRENORM)
+    layer = len(prompt.states) - 1 if last else int(name.rpartition(".")[2])
+    if name == FINAL_PRENORM:
+        # The neighbours' states before the norm are not at hand.
+        prompt, neighbours = Prompt(prompt.sample, (*prompt.states[:-1], inside.before_norm)), ()
     expected = prompt.states[layer]
     found = found.float()
     if not torch.isfinite(found).all():
@@ -97,9 +106,12 @@ def whole_candidates(name: str, layer: int, prompt: Prompt, inside: Inside) -> I
             off = ", one layer off" if abs(other - layer) == 1 else ""
             what = "the final state" if other == last else f"hidden_states[{other}]"
             yield f"it holds {what} (of layer {other}{off})", state
-    yield "it is the state before the final norm, not after it", inside.before_norm
+    if name == FINAL_PRENORM:
+        yield "it is the state after the final norm, not before it", inside.after_norm
+    else:
+        yield "it is the state before the final norm, not after it", inside.before_norm
     block = layer - 1
-    if name == FINAL or block not in inside.mlp_outputs:
+    if name in (FINAL, FINAL_PRENORM) or block not in inside.mlp_outputs:
         return
     output = inside.mlp_outputs[block]
     residual = prompt.states[layer] - output
