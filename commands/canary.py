@@ -72,6 +72,16 @@ def show_canary(report: "CanaryReport", *, to_stderr: bool = False) -> None:
     canary_view.show_checks(report.url, rows, to_stderr=to_stderr)
 
 
+def tell_canary(report: "CanaryReport") -> None:
+    """Say in one line what a canary that passed has checked."""
+    from auxtap.ui.console import say
+
+    passed = [check.name for check in report.checks if check.outcome == "ok"]
+    skipped = [check.name for check in report.checks if check.outcome == "skipped"]
+    without = f"; not checked: {', '.join(skipped)}" if skipped else ""
+    say(f"canary on {report.url}: {', '.join(passed)} are right ({report.n_tokens} tokens){without}")
+
+
 def check_canary(report: "CanaryReport") -> None:
     """Refuse states that a check speaks against.
 

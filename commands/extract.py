@@ -77,6 +77,9 @@ def extract(
         str | None, typer.Option(metavar="SIZE", help="Size of the whole store at most. [default: no bound]")
     ] = None,
     reserve: Annotated[str, typer.Option(metavar="SIZE", help="Space that stays free beside the store.")] = "256M",
+    canary: Annotated[
+        int, typer.Option(min=0, max=256, help="Prompts to check the server's states with before; 0: none.")
+    ] = 4,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it takes, and send nothing but a trial.")
     ] = False,
@@ -161,7 +164,27 @@ def extract(
         shard=parse_shard(shard) if shard is not None else None,
         **options,
     )
+    send_canaries(job, canary)
     return carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
+
+
+def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:
+    """Check each server's states before the many prompts go out; the mass run does not start on a failure.
+
+    Raises:
+        IntegrityError: a check failed.
+    """
+    if not n_prompts:
+        return
+    from auxtap.commands import canary
+
+    for place in job.places:
+        report = canary.watch_canary(place, max(2, n_prompts), job.dataset, timeout_s=job.timeout_s)
+        if report.holds:
+            canary.tell_canary(report)
+        else:
+            canary.show_canary(report, to_stderr=True)
+        canary.check_canary(report)
 
 
 def carry_out(job: "ExtractionJob", name: str, *, log_json: str | None, metrics_port: int | None, as_json: bool) -> int:

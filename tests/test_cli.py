@@ -22,7 +22,7 @@ from auxtap.core.errors import (
     WorktreeError,
 )
 
-COMMANDS = ("trace", "patch", "verify", "apply", "revert", "engine", "serve", "extract", "check", "demo")
+COMMANDS = ("trace", "patch", "verify", "apply", "revert", "engine", "serve", "canary", "extract", "check", "demo")
 
 
 def _auxtap(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

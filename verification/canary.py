@@ -13,7 +13,7 @@ from auxtap.extraction.driver import ExtractionJob, run_extraction
 from auxtap.extraction.job import ServerPlace
 from auxtap.extraction.samples import Dataset, read_dataset
 from auxtap.extraction.spool import SpoolDirectory, SpoolUnion
-from auxtap.extraction.topology import Topology, read_topology
+from auxtap.extraction.topology import Topology, is_complete, read_topology
 from auxtap.extraction.witness import Testimony, new_canary_run, take_testimonies, witnesses_a_group
 from auxtap.verification.canary_checks import (
     FAILED,
@@ -101,9 +101,11 @@ def run_canary(
 
     Raises:
         ServerError: the server cannot be reached.
-        ExtractionError: its spool cannot be used.
+        ExtractionError: its spool cannot be used, or the dataset is of another vocabulary.
     """
     server = _look_at(target)
+    if dataset is not None:
+        dataset.check_vocabulary(server.topology.head.vocab_size)
     prompts = choose_prompts(n_prompts, dataset, server.topology.head.vocab_size, server.longest)
     cut = cut_prompts(prompts, server.chunk, server.longest)
     prompts = [*prompts, *cut]
@@ -128,7 +130,9 @@ def _look_at(target: CanaryTarget) -> _Server:
         info = client.read_info()
     spools = [SpoolDirectory(path) for path in target.place.spools]
     try:
-        return _Server(read_topology(SpoolUnion(spools)), info)
+        # Behind a router each spool is a whole server's; its hosts' spools together are one server's.
+        replicas = len(spools) > 1 and all(is_complete(spool) for spool in spools)
+        return _Server(read_topology(spools[0] if replicas else SpoolUnion(spools)), info)
     finally:
         for spool in spools:
             spool.__exit__(None, None, None)
@@ -228,6 +232,7 @@ def _check_all(
             witnesses_a_group(server.topology, server.info),
             len(server.topology.stages),
             dtype,
+            several_hosts=int(server.info.arguments.get("nnodes") or 1) > 1,
         ),
         _check_head(target, server, alone.prompts, dtype),
         _check_norm(server, alone.prompts, dtype),

@@ -172,13 +172,21 @@ def _cosines(one: Rows, other: Rows) -> Rows:
 
 
 def check_ranks(
-    prompts: Sequence[PromptStates], testimonies: Sequence[Testimony], n_witnesses: int, n_stages: int, dtype: str
+    prompts: Sequence[PromptStates],
+    testimonies: Sequence[Testimony],
+    n_witnesses: int,
+    n_stages: int,
+    dtype: str,
+    *,
+    several_hosts: bool = False,
 ) -> Check:
-    """Check that every rank of a TP group holds the rows that its writer wrote."""
+    """Check that every rank of a TP group holds the rows that its writer wrote; on other hosts they have no spool."""
     if n_witnesses == 0:
         return Check("ranks", SKIPPED, "one rank holds the rows of a prompt: there is none to compare it with")
     expected = len(prompts) * n_witnesses * n_stages
-    if len(testimonies) != expected:
+    if several_hosts and not testimonies:
+        return Check("ranks", SKIPPED, "the other ranks run on other hosts and have no spool here")
+    if len(testimonies) != expected and not several_hosts:
         return Check("ranks", FAILED, f"{len(testimonies)} of {expected} testimonies came: ranks are missing")
     by_index = {prompt.index: prompt for prompt in prompts}
     worst, equal, compared = 0.0, 0, 0

@@ -26,7 +26,7 @@ def auxtap() -> Auxtap:
 def command(server: Any, tmp_path: Path, write_dataset: Callable[..., Path]) -> Callable[..., list[object]]:
     def arguments(n_samples: int = 3, dataset: Path | None = None) -> list[object]:
         where = ["--server", server.url, "--spool", server.tap.spool, "--out", tmp_path / "store"]
-        return ["extract", dataset or write_dataset(n_samples), *where, "--parts-timeout", 0.3]
+        return ["extract", dataset or write_dataset(n_samples), *where, "--parts-timeout", 0.3, "--canary", 0]
 
     return arguments
 

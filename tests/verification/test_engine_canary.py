@@ -12,6 +12,7 @@ import pytest
 from auxtap.extraction.job import ServerPlace
 from auxtap.serving.profile import LaunchSpec
 from auxtap.verification.canary import CanaryReport, CanaryTarget, run_canary
+from auxtap.verification.engine_run import write_dataset
 from auxtap.verification.engine_settings import RANK_FLAGS, STAGE_FLAGS
 from auxtap.verification.fork_server import ForkServer
 
@@ -79,13 +80,39 @@ def test_faults_that_need_no_reference_are_seen(
     assert text in details[failing]
 
 
-def test_the_command_exits_8_and_names_the_check(fork_server: ForkServer, make_spec: SpecMaker, tmp_path: Path) -> None:
+def test_the_commands_exit_8_name_the_check_and_start_no_mass_run(
+    fork_server: ForkServer, make_spec: SpecMaker, tmp_path: Path
+) -> None:
     spec = make_spec(extra_environment={"INJECTED_FAULT": "pre_norm"})
+    where = ["--server", spec.url, "--spool", str(spec.spool)]
+    dataset = write_dataset(tmp_path / "data.jsonl", (9, 30, 4, 12))
     with fork_server.serve(spec, first=INJECT) as server:
         server.wait_ready(timeout_s=120)
-        command = ["canary", "--server", spec.url, "--spool", str(spec.spool), "--prompts", "2", "--json"]
-        done = subprocess.run([sys.executable, "-m", "auxtap.cli", *command], capture_output=True, text=True)
+        done = auxtap("canary", *where, "--prompts", "2", "--json")
+        mass = auxtap("extract", str(dataset), *where, "--out", str(tmp_path / "store"))
+        without = auxtap("extract", str(dataset), *where, "--out", str(tmp_path / "unchecked"), "--canary", "0")
     assert done.returncode == 8, done.stderr
-    record = json.loads(done.stdout)
-    assert not record["holds"]
+    assert not json.loads(done.stdout)["holds"]
     assert f"error: the canary on {spec.url} failed: logits" in done.stderr
+    assert mass.returncode == 8, mass.stderr
+    assert "pre-norm?" in mass.stderr
+    assert not (tmp_path / "store").exists()
+    assert without.returncode == 0, without.stderr
+
+
+def auxtap(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "auxtap.cli", *arguments], capture_output=True, text=True)
+
+
+def test_extract_sends_a_canary_first(fork_server: ForkServer, make_spec: SpecMaker, tmp_path: Path) -> None:
+    spec = make_spec()
+    dataset = write_dataset(tmp_path / "data.jsonl", (9, 30, 4, 12))
+    with fork_server.serve(spec) as server:
+        server.wait_ready(timeout_s=120)
+        done = auxtap(
+            *("extract", str(dataset), "--server", spec.url, "--spool", str(spec.spool)),
+            *("--out", str(tmp_path / "store"), "--json"),
+        )
+    assert done.returncode == 0, done.stderr
+    assert f"canary on {spec.url}: rows, batches, logits, growth, distinct, again are right" in done.stderr
+    assert json.loads(done.stdout)["stored"] == 4
