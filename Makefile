@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 # tracks, so that a worktree of SGLang below this folder is not checked along.
 TYPES := .build/types
 
-.PHONY: demo test test-fast check lint format types contract bench setup clean
+.PHONY: matrix device demo test test-fast check lint format types contract bench setup clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,18 @@ types: $(STAMP)
 
 contract: $(STAMP)
 	$(BIN)/lint-imports
+
+# Every release with an engine environment: about ten minutes each on two cores; the result is committed.
+MATRIX := 0.5.6 0.5.8.post1 0.5.9 0.5.10.post1 0.5.12.post1 0.5.13.post1 0.5.14 0.5.17 0.5.21 0.5.23
+
+matrix: $(STAMP)
+	@failed=0; for release in $(MATRIX); do \
+		$(BIN)/auxtap verify pypi:$$release --engine --matrix --model all --table docs || failed=1; \
+	done; exit $$failed
+
+# A Python whose torch has CUDA; ends with 77 and `not run: no CUDA device` where there is none.
+device:
+	$(PYTHON) tests/device/cuda_script.py
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

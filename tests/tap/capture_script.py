@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, sys.argv[1])
 
-from tapped import capture, protocol, rows
+from tapped import capture, protocol, rows, witness
 from tapped.capture import Capture, Stage
 from tapped.spool import SpoolDirectory
 from tapped.writer import PendingBudget, Writer
@@ -103,6 +103,29 @@ def case_chunks_are_stitched(scratch):
     bench.stop()
     assert torch.equal(bench.ready(A)["hidden.5"], five)
     assert bench.ready(A)["final"].dtype == torch.bfloat16
+
+
+def case_a_witness_digests_what_a_writer_writes(scratch):
+    bench = Bench(scratch)
+    other = Bench(scratch.with_name("witness"))
+    other.capture.writer = witness.Witness(SpoolDirectory(other.folder), "nonce", 3)
+    two, five, final = states(10)
+    for first, last in ((0, 4), (4, 10)):
+        for each in (bench, other):
+            taken = [two[first:last], five[first:last]]
+            each.capture.take(each.batch([(A, 10, first, last - first)]), taken, final[first:last])
+    bench.stop()
+    other.writer.stop()
+    assert not list(other.folder.glob("*.ready"))
+    name = protocol.PartName(A, 0, 0, protocol.READY)
+    record = json.loads((other.folder / protocol.witness_name(name, 3)).read_text())
+    seen = protocol.WitnessRecord.from_json(record)
+    assert (seen.tp, seen.n_rows, set(seen.squares)) == (3, 10, {"hidden.2", "hidden.5", "final"})
+    for slot, tensor in bench.ready(A).items():
+        digest = protocol.new_digest(seen.digests[slot].partition(":")[0])
+        digest.update(tensor.numpy().tobytes())
+        assert seen.digests[slot].endswith(digest.hexdigest()), slot
+    assert abs(seen.squares["final"] - float(final.double().square().sum())) < 1e-6
 
 
 def case_columns_of_a_wider_tensor(scratch):

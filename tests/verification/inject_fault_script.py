@@ -7,10 +7,10 @@ release would, and compile it anew; the others replace a function of the tap.
 import inspect
 import os
 import textwrap
+import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from sglang.srt.auxtap import arming, capture, engine, rows
 from sglang.srt.auxtap.spool import Part
 from sglang.srt.layers import linear
@@ -25,6 +25,11 @@ def fault(inject: Callable[[], None]) -> Callable[[], None]:
     """Register a fault under its name."""
     FAULTS[inject.__name__] = inject
     return inject
+
+
+def server_fault(inject: Callable[[], None]) -> Callable[[], None]:
+    """Register a fault that no state comes of."""
+    return fault(inject)
 
 
 def edit(owner: Any, name: str, old: str, new: str) -> None:
@@ -273,5 +278,17 @@ def swapped_requests() -> None:
     rows.note_requests = note
 
 
-torch.set_grad_enabled(True)
+@server_fault
+def forward_raises() -> None:
+    """The model fails."""
+    edit_loop("aux_hidden_states = []", "raise RuntimeError('injected: the forward failed')")
+
+
+@server_fault
+def forward_hangs() -> None:
+    """The model never comes back."""
+    llama.time = time
+    edit_loop("aux_hidden_states = []", "print('injected: the forward hangs', flush=True); time.sleep(600)")
+
+
 FAULTS[os.environ["INJECTED_FAULT"]]()
