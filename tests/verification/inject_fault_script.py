@@ -14,10 +14,12 @@ from typing import Any
 from sglang.srt.auxtap import arming, capture, engine, rows
 from sglang.srt.auxtap.spool import Part
 from sglang.srt.layers import linear
+from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang.srt.models import llama
 
 FAULTS: dict[str, Callable[[], None]] = {}
 CAPTURE = "aux_hidden_states.append(hidden_states + residual)"
+LOOP = "aux_hidden_states = []"
 NORM = "hidden_states, _ = self.norm(hidden_states, residual)"
 
 
@@ -280,15 +282,35 @@ def swapped_requests() -> None:
 
 @server_fault
 def forward_raises() -> None:
-    """The model fails."""
-    edit_loop("aux_hidden_states = []", "raise RuntimeError('injected: the forward failed')")
+    """The model fails on a real prompt; the token of a health check passes."""
+    edit_loop(LOOP, f"{LOOP}\n    if len(input_ids) > 3: raise RuntimeError('injected: the forward failed')")
 
 
 @server_fault
 def forward_hangs() -> None:
-    """The model never comes back."""
+    """The model never comes back from a real prompt."""
     llama.time = time
-    edit_loop("aux_hidden_states = []", "print('injected: the forward hangs', flush=True); time.sleep(600)")
+    hang = "print('injected: the forward hangs', flush=True); time.sleep(600)"
+    edit_loop(LOOP, f"{LOOP}\n    if len(input_ids) > 3: {hang}")
+
+
+@server_fault
+def memory_runs_out() -> None:
+    """A real prompt wants more memory than any machine has."""
+    edit_loop(LOOP, f"{LOOP}\n    if len(input_ids) > 3: torch.empty(1 << 60)")
+
+
+@server_fault
+def answers_500() -> None:
+    """The HTTP server fails on every request of an extraction."""
+    original = TokenizerManager.generate_request
+
+    def generate(self: Any, request: Any, *rest: Any) -> Any:
+        if str(request.rid).startswith("aux1-"):
+            raise RuntimeError("injected: the request failed")
+        return original(self, request, *rest)
+
+    TokenizerManager.generate_request = generate
 
 
 FAULTS[os.environ["INJECTED_FAULT"]]()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auxtap.extraction.witness import Testimony, digest_bytes, new_canary_run
+from auxtap.extraction import witness
 from auxtap.verification.canary import cut_prompts
 from auxtap.verification.canary_checks import (
     FAILED,
@@ -101,24 +101,24 @@ def test_a_stream_that_does_not_go_on_is_seen() -> None:
     assert "zero" in check_growth([changed(one, **{"hidden.2": one.rows["hidden.2"] * 0})]).detail
 
 
-def testimony(one: PromptStates, tp: int = 1) -> Testimony:
-    digests = {name: digest_bytes("sha256", data) for name, data in one.data.items()}
+def told_by_rank(one: PromptStates, tp: int = 1) -> witness.Testimony:
+    digests = {name: witness.digest_bytes("sha256", data) for name, data in one.data.items()}
     squares = {name: float(np.square(rows.astype(np.float64)).sum()) for name, rows in one.rows.items()}
-    return Testimony(one.index, tp, len(one.ids), digests, squares)
+    return witness.Testimony(one.index, tp, len(one.ids), digests, squares)
 
 
 def test_ranks_are_compared() -> None:
     one = prompt()
     assert check_ranks([one], [], 0, 1, "F32").outcome == SKIPPED
-    assert "equal to the last bit" in check_ranks([one], [testimony(one)], 1, 1, "F32").detail
-    assert check_ranks([one], [testimony(one)], 3, 1, "F32").detail == "1 of 3 testimonies came: ranks are missing"
+    assert "equal to the last bit" in check_ranks([one], [told_by_rank(one)], 1, 1, "F32").detail
+    assert check_ranks([one], [told_by_rank(one)], 3, 1, "F32").detail == "1 of 3 testimonies came: ranks are missing"
     assert check_ranks([one], [], 3, 1, "F32", several_hosts=True).outcome == SKIPPED
     partial = changed(one, **{"hidden.9": one.rows["hidden.9"] * np.float32(0.6)})
-    check = check_ranks([one], [testimony(partial)], 1, 1, "BF16")
+    check = check_ranks([one], [told_by_rank(partial)], 1, 1, "BF16")
     assert check.outcome == FAILED
     assert "rank 1 has another hidden.9 of prompt 0" in check.detail
     close = changed(one, **{"hidden.9": one.rows["hidden.9"] * np.float32(1 + 1e-7)})
-    assert check_ranks([one], [testimony(close)], 1, 1, "F32").outcome == OK
+    assert check_ranks([one], [told_by_rank(close)], 1, 1, "F32").outcome == OK
 
 
 def checkpoint(folder: Path, head: Rows, name: str = "lm_head.weight", **config: object) -> Path:
@@ -171,7 +171,7 @@ def test_numbers_of_every_dtype() -> None:
 def test_a_canary_run_is_recognised_by_the_tap() -> None:
     from auxtap.tap import protocol
 
-    run = new_canary_run()
+    run = witness.new_canary_run()
     rid = protocol.parse_rid(f"aux1-{run}-0-1")
     assert rid is not None and protocol.is_canary(rid)
     assert not protocol.is_canary(protocol.RequestId("0123abcd", 0, 1))

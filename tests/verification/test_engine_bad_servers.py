@@ -35,15 +35,18 @@ class Faulty:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
+    ("fault", "problem", "logged"),
     [
-        ("forward_raises", "RuntimeError: injected: the forward failed"),
-        ("forward_hangs", "injected: the forward hangs"),
+        ("forward_raises", "RuntimeError: injected: the forward failed", "injected: the forward failed"),
+        ("forward_hangs", "is stuck: no sign of life for", "injected: the forward hangs"),
+        ("memory_runs_out", "can't allocate memory", "can't allocate memory"),
+        ("answers_500", "500", "injected: the request failed"),
     ],
 )
 def test_a_server_that_fails_or_hangs_is_a_problem_with_its_log(
     fault: str,
-    reason: str,
+    problem: str,
+    logged: str,
     fork_server: ForkServer,
     template: LaunchSpec,
     tiny: Mapping[str, Path],
@@ -52,16 +55,17 @@ def test_a_server_that_fails_or_hangs_is_a_problem_with_its_log(
 ) -> None:
     monkeypatch.setattr(engine_run, "REQUEST_TIMEOUT_S", 5.0)
     monkeypatch.setattr(engine_run, "STALL_TIMEOUT_S", 5.0)
-    monkeypatch.setitem(SETTINGS, "two", Setting("two", "two prompts", lengths=(5, 9), parts_timeout_s=2.0))  # type: ignore[arg-type]
+    monkeypatch.setitem(SETTINGS, "two", Setting("two", "two prompts", lengths=(5, 9), parts_timeout_s=2.0))
     spec = replace(template, log=tmp_path / "import.log", extra_environment={"INJECTED_FAULT": fault})
     faulty: Any = Faulty(fork_server)
     run = run_case(
         EngineCase("llama", "two"), TinyModel("llama", tiny["llama"]), faulty, spec, tmp_path, lambda _: None
     )
     assert run.problem is not None
+    assert problem in run.problem
     assert "the server's log ends: " in run.problem
     assert str(tmp_path / "verify-llama-two.log") in run.problem
-    assert reason in (tmp_path / "verify-llama-two.log").read_text()
+    assert logged in (tmp_path / "verify-llama-two.log").read_text()
     assert session_members(faulty.served[0].pid) == []
 
 
