@@ -3,13 +3,18 @@
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
+import libcst as cst
+
 from auxtap.tracer.classes import ClassIndex, FoundClass, Member
 from auxtap.tracer.entries import CaptureSite, FileTrace
 from auxtap.tracer.flow_steps import CAPTURES, find_steps
 from auxtap.tracer.names import Kind, kind_of
 from auxtap.tracer.report import Flow, FlowLink
+from auxtap.tracer.walk import find
 
 _MAX_DEPTH = 4
+# ModelRunner asks the signature of the entry's forward for this very name before it hands over a stage's input.
+_STAGE_INPUT = "pp_proxy_tensors"
 _SWITCHES = ("flag_set", "layers_set", "setter_call")
 _CHOICES = frozenset({"layers_set", "setter_call", "layer_mark", "setter_read"})
 
@@ -104,7 +109,26 @@ class FlowFinder:
             breaks.append(f"{setter} chooses no layers")
         if not any(site.role in CAPTURES for site in self._sites(backbone)):
             breaks.append(f"{backbone.name} makes a list of states and never fills it")
+        if _STAGE_INPUT in self._forward_parameters(backbone) and not self._may_be_staged(found):
+            breaks.append(
+                f"{found.name}.forward takes no {_STAGE_INPUT}, although {backbone.name}.forward does: it cannot run in "
+                "pipeline stages"
+            )
         return tuple(breaks)
+
+    def _may_be_staged(self, found: FoundClass) -> bool:
+        """Tell whether the entry's forward takes a stage's input, or stands outside the tree where none can tell."""
+        parameters = self._forward_parameters(found)
+        return not parameters or _STAGE_INPUT in parameters
+
+    def _forward_parameters(self, found: FoundClass) -> set[str]:
+        """Return the names that `forward` takes, from the nearest class that has one."""
+        for owner in self._index.lineage(found):
+            source = self._index.source(owner.file)
+            for unit in source.outline.units:
+                if unit.classes == (owner.name,) and unit.name == "forward":
+                    return {param.name.value for param in find(source.fragment(unit).module, cst.Param)}
+        return set()
 
 
 def _is_behind_loop(site: CaptureSite) -> bool:

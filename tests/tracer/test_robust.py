@@ -12,6 +12,7 @@ from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.releases import release_tree
 from auxtap.tests.tracer.test_command import run
 from auxtap.tracer.folder import read_folder
+from auxtap.tracer.fragments import SourceFile
 from auxtap.tracer.tracing import trace_file, trace_tree
 
 NAME = b"def f(aux_hidden_states):\n    return aux_hidden_states\n"
@@ -88,12 +89,15 @@ def stride(request: pytest.FixtureRequest) -> int:
 
 
 def trace_with_a_name(path: PurePosixPath, data: bytes) -> bool:
-    """Trace a file with a name of the pipeline at its end, so that it is really parsed; tell whether it could be."""
+    """Trace a file with a name of the pipeline at its end, and parse all of it; tell whether both could be done."""
     try:
         trace = trace_file(path, data + b"\n\n" + NAME)
+        source = SourceFile.read(path, data)
+        lines = [source.fragment(unit).line_of(source.fragment(unit).module) for unit in source.outline.units]
     except SourceError:
         return False
     assert trace.capture_sites
+    assert lines == sorted(lines)
     return True
 
 

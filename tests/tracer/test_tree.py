@@ -1,6 +1,7 @@
 """Whole trees: which files are traced, how classes reach their backbone, facts and hazards."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -50,6 +51,21 @@ def test_a_model_brings_what_it_passes_through(fixture_tree: SourceTree) -> None
     assert [fact.kind for fact in report.facts] == ["captured", "layers", "dropped", "gated", "broken"]
     broken = report.facts[-1].evidence[0]
     assert (str(broken.file), broken.line) == ("python/sglang/srt/models/picture.py", 7)
+
+
+def test_a_wrapper_that_cannot_be_a_stage(fixture_tree: SourceTree) -> None:
+    """The backbone takes what the stage before hands on, and the class that the server calls does not."""
+    path = SRT_ROOT / "models/plain.py"
+    text = fixture_tree.files[path].decode()
+    staged = text.replace("    def forward(self, ", "    def forward(self, pp_proxy_tensors, ")
+    assert staged != text
+    tree = replace(fixture_tree, files={**fixture_tree.files, path: staged.encode()})
+    picture, plain = (trace_tree(tree, [model]).flows[-1] for model in ("picture", "PlainForCausalLM"))
+    assert picture.breaks[-1] == (
+        "PictureForConditionalGeneration.forward takes no pp_proxy_tensors, although PlainModel.forward does: "
+        "it cannot run in pipeline stages"
+    )
+    assert plain.breaks == ()
 
 
 def test_a_wrapper_with_a_setter_is_whole(fixture_tree: SourceTree) -> None:
