@@ -111,8 +111,8 @@ class FlowFinder:
             breaks.append(f"{backbone.name} makes a list of states and never fills it")
         if _STAGE_INPUT in self._forward_parameters(backbone) and not self._may_be_staged(found):
             breaks.append(
-                f"{found.name}.forward takes no {_STAGE_INPUT}, although {backbone.name}.forward does: it cannot run in "
-                "pipeline stages"
+                f"{found.name}.forward takes no {_STAGE_INPUT}, although {backbone.name}.forward does: "
+                "it cannot run in pipeline stages"
             )
         return tuple(breaks)
 
