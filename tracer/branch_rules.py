@@ -78,9 +78,14 @@ def _capture_gate(use: StageUse) -> bool:
 
 @rule("logits_gate")
 def _logits_gate(use: StageUse) -> bool:
-    if use.body is None or use.negated or not use.is_last:
+    if use.body is None or not use.is_last:
         return False
-    return "logits_processor" in called_names(use.body)
+    if not use.negated:
+        return "logits_processor" in called_names(use.body)
+    # Written the other way round: what the backbone returned is returned as it is, before the logits processor.
+    function = use.occurrence.function
+    returned = find_return(use.body)
+    return isinstance(returned, cst.Name) and function is not None and "logits_processor" in called_names([function])
 
 
 @rule("runner_gate")

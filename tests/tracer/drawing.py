@@ -43,6 +43,6 @@ def _places(path: PurePosixPath, data: bytes) -> Iterator[Place]:
             importing = False
         begins = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.COMMENT)
         begins = begins and not (importing and token.type in (tokenize.NL, tokenize.COMMENT))
-        if token.type == tokenize.NAME and not importing:
-            if NAMES.fullmatch(token.string) or token.string in STAGE_NAMES:
-                yield Place(str(path), token.start[0], token.string)
+        known = NAMES.fullmatch(token.string) is not None or token.string in STAGE_NAMES
+        if token.type == tokenize.NAME and known and not importing:
+            yield Place(str(path), token.start[0], token.string)
