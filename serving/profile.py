@@ -20,6 +20,8 @@ ENV_FINAL = "AUXTAP_FINAL"
 ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
 ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
 ENV_RELEASE = "AUXTAP_RELEASE"
+# What the plugin reads (plugin/loading.py holds the same name).
+ENV_PATCH = "AUXTAP_PATCH"
 ENV_CPU_SHIM = "AUXTAP_CPU_SHIM"
 
 NO_RADIX_CACHE = "--disable-radix-cache"
@@ -85,14 +87,16 @@ _REFUSED_PAIRS: Sequence[tuple[str, str, str]] = (
 class LaunchSpec:
     """One server to be launched; nothing in it is started, opened or made.
 
-    `tree` is the root of the patched tree (it holds `python/sglang`). Without `spool` the server runs untapped.
+    `tree` is the root of the patched tree (it holds `python/sglang`); None serves the SGLang that `python` has.
+    Without `spool` the server runs untapped. `plugin` is a folder that makes auxtap's plugin known to an unpatched
+    SGLang (`plugin_home.make_plugin_home`), `plugin_patch` the folder of the patch that it is to use.
     `layers` are capture indices, `final` is one of `FINAL_STATES`. `required_arguments` are those that the patch of
     the tree asks for. `cpu` chooses the CPU engine's options and stand-ins. `radix_cache` leaves the prefix cache on,
     which is safe only for prompts that each come under a key of their own.
     """
 
     python: Path
-    tree: Path
+    tree: Path | None
     model_path: str
     port: int
     log: Path
@@ -109,6 +113,8 @@ class LaunchSpec:
     required_arguments: tuple[str, ...] = ()
     extra_arguments: tuple[str, ...] = ()
     extra_environment: Mapping[str, str] = field(default_factory=dict)
+    plugin: Path | None = None
+    plugin_patch: Path | None = None
 
     @property
     def url(self) -> str:
@@ -159,10 +165,14 @@ def server_environment(spec: LaunchSpec, inherited: Mapping[str, str]) -> dict[s
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONSAFEPATH"):
         kept.pop(name, None)
     path = [str(CPU_SHIM)] if spec.cpu else []
-    path.append(str(spec.tree / "python"))
+    if spec.plugin is not None:
+        path.append(str(spec.plugin))
+    if spec.tree is not None:
+        path.append(str(spec.tree / "python"))
     if not spec.cpu and kept.get("PYTHONPATH"):
         path.append(kept["PYTHONPATH"])
-    kept["PYTHONPATH"] = os.pathsep.join(path)
+    if path:
+        kept["PYTHONPATH"] = os.pathsep.join(path)
     kept["PYTHONPYCACHEPREFIX"] = str(spec.bytecode)
     kept["PYTHONUNBUFFERED"] = "1"
     # AUXTAP_MAX_PENDING_BYTES, AUXTAP_MAX_WAIT_S: the person's to choose.
@@ -185,11 +195,12 @@ def tap_environment(spec: LaunchSpec, spool: Path) -> dict[str, str]:
         ENV_RELEASE: spec.release,
         ENV_PATCH_DIGEST: spec.patch_digest,
         ENV_SOURCE_DIGEST: spec.source_digest,
+        ENV_PATCH: "" if spec.plugin_patch is None else str(spec.plugin_patch),
     }
     return {name: value for name, value in values.items() if value}
 
 
-def cpu_binding(arguments: Sequence[str], tree: Path) -> dict[str, str]:
+def cpu_binding(arguments: Sequence[str], tree: Path | None) -> dict[str, str]:
     """Return the CPU binding that SGLang wants when there are more ranks than NUMA nodes: one part a rank.
 
     Ranks are those of tensor parallelism, in later releases (`utils/numa_utils.py`) those of all parallelism.
@@ -200,7 +211,7 @@ def cpu_binding(arguments: Sequence[str], tree: Path) -> dict[str, str]:
         if kind is not None and value.isdigit():
             sizes[kind] = int(value)
     n_ranks = sizes["tp"]
-    if _binds_every_rank(tree):
+    if tree is not None and _binds_every_rank(tree):
         n_ranks *= sizes["pp"] * sizes["dp"]
     if n_ranks == 1:
         return {}

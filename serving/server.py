@@ -73,10 +73,7 @@ def wait_ready(
                 _check_final(spec)
                 return now - began
             if now - answered_at > ARMED_GRACE_S:
-                raise ServerError(
-                    f"the server is up but its tap is not armed: {spec.tree} may not be patched",
-                    hint=f"run auxtap apply for this tree; the server's log is {log.path}",
-                )
+                raise not_armed(spec, log)
         if now - began > timeout_s:
             last = log.last_lines(1)
             raise ServerError(
@@ -93,6 +90,17 @@ def _check_final(spec: LaunchSpec) -> None:
             f"the server takes the {found} final state, not {spec.final}: the tap in {spec.tree} is older",
             hint="revert the worktree and apply the patch anew",
         )
+
+
+def not_armed(spec: LaunchSpec, log: ServerLog) -> ServerError:
+    """Return the error of a server that answers and captures nothing."""
+    if spec.plugin is None:
+        why, remedy = f"{spec.tree} may not be patched", "run auxtap apply for this tree"
+    else:
+        why, remedy = "SGLang did not load auxtap's plugin", "it loads plugins from 0.5.11 on; is SGLANG_PLUGINS set?"
+    return ServerError(
+        f"the server is up but its tap is not armed: {why}", hint=f"{remedy}; the server's log is {log.path}"
+    )
 
 
 def died(status: int, log: ServerLog) -> ServerError:

@@ -21,6 +21,7 @@ from auxtap.tracer.layers import find_layer_rules
 from auxtap.tracer.names import may_hold_names
 from auxtap.tracer.notes import annotate_branches, annotate_sites
 from auxtap.tracer.occurrences import gather_occurrences
+from auxtap.tracer.plugin_way import find_plugin_way
 from auxtap.tracer.report import Flow, FlowStep, Hazard, SkippedFile, TraceReport
 from auxtap.tracer.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
 from auxtap.tracer.sites import classify_sites
@@ -118,7 +119,7 @@ def _trace_tree(
         files=traces,
         flows=tuple(_with_skips(flow, hazards) for flow in flows),
         layer_rules=layer_rules,
-        facts=find_facts(traces, flows, layer_rules),
+        facts=(*find_facts(traces, flows, layer_rules), *(() if only else (find_plugin_way(tree),))),
         hazards=hazards,
         num_layers=num_layers,
         delivery=find_delivery(tracer.index) if flows else (),

@@ -25,6 +25,7 @@ _FACT_TITLES = {
     "dropped": "Where pipeline stages drop the states",
     "gated": "Which stages capture at all",
     "broken": "Where the way is broken",
+    "plugin": "Whether a patch is needed",
 }
 
 

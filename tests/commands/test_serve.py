@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from auxtap.commands import serve as serve_module
-from auxtap.commands.serve import (
-    check_model_path,
-    default_spool,
-    layers_for,
-    local_model,
-    run_server,
-    serving_python,
-    terminations_interrupt,
-)
+from auxtap.commands import serve_spec
+from auxtap.commands.serve import run_server, terminations_interrupt
+from auxtap.commands.serve_spec import check_model_path, default_spool, layers_for, local_model, serving_python
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError, UsageError
 from auxtap.serving.profile import LaunchSpec
@@ -67,7 +60,7 @@ def test_a_name_on_the_hub_is_left_to_sglang(tmp_path: Path) -> None:
 
 
 def test_the_default_spool_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_module, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(serve_spec, "SHARED_MEMORY", tmp_path)
     cache = CacheLayout(tmp_path / "cache")
     ours = tmp_path / f"auxtap-{os.getuid()}"
     assert default_spool(7, cache) == ours / "7"
@@ -77,7 +70,7 @@ def test_the_default_spool_is_ours_alone(tmp_path: Path, monkeypatch: pytest.Mon
     ours.rmdir()
     ours.symlink_to(tmp_path / "elsewhere")
     assert default_spool(7, cache) == cache.root / "spool" / "7"
-    monkeypatch.setattr(serve_module, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(serve_spec, "SHARED_MEMORY", tmp_path / "none")
     assert default_spool(7, cache) == cache.root / "spool" / "7"
 
 

@@ -30,7 +30,7 @@ def test_a_server_is_ready_when_it_answers_and_every_writer_is_armed(make_spec: 
     assert steps == ["loading weights", "the server is ready"]
     assert session_members(pid) == []
     server.stop()
-    assert spec.spool is not None
+    assert spec.spool is not None and spec.tree is not None
     assert spec.spool.stat().st_mode & 0o777 == 0o700
     assert not list(spec.tree.rglob("__pycache__"))
 

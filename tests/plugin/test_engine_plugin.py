@@ -1,0 +1,95 @@
+"""The plugin in a real server: what transformers computes, and byte for byte what the patched way stores."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from auxtap.checkout.worktree import apply_patch, revert
+from auxtap.core.cache import CacheLayout
+from auxtap.extraction.manifest import read_manifest
+from auxtap.extraction.reader import StoreReader
+from auxtap.serving.engine_env import set_up_engine
+from auxtap.serving.plugin_home import make_plugin_home
+from auxtap.serving.profile import LaunchSpec
+from auxtap.serving.server import be_silent
+from auxtap.tests.plugin.conftest import LAYERS, PluginCase, make_plugin_case
+from auxtap.verification.engine import compare_runs, run_cases
+from auxtap.verification.engine_cases import EngineCase
+from auxtap.verification.engine_run import run_case
+from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.stored_states import read_states
+from auxtap.verification.tiny_models import make_tiny_models
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+ALONE = EngineCase("llama", "one_by_one")
+CASES = (ALONE, EngineCase("llama", "pp2"), EngineCase("deepseek_v3", "chunk16"))
+
+
+@pytest.fixture(scope="session", params=["0.5.14", "0.5.23"])
+def case(
+    request: pytest.FixtureRequest, shared_cache: CacheLayout, tmp_path_factory: pytest.TempPathFactory
+) -> PluginCase:
+    release = request.param
+    if release != "0.5.14" and not request.config.getoption("--engine-matrix"):
+        pytest.skip("another release of the plugin way is proved with --engine-matrix")
+    if release == "0.5.14":
+        found: PluginCase = request.getfixturevalue("plugin_case")
+        return found
+    return make_plugin_case(release, shared_cache, tmp_path_factory.mktemp("plugin"))
+
+
+def test_the_plugin_gives_what_the_patch_gives(case: PluginCase, shared_cache: CacheLayout, tmp_path: Path) -> None:
+    release = case.source.tree.release
+    engine = set_up_engine(release, shared_cache)
+    models = {model.name: model for model in make_tiny_models(("llama", "deepseek_v3"), engine, shared_cache)}
+    template = LaunchSpec(
+        python=engine.python,
+        tree=case.tree,
+        model_path="",
+        port=0,
+        spool=tmp_path / "spool",
+        layers=LAYERS,
+        cpu=True,
+        required_arguments=case.patch_set.plan.server_flags,
+        plugin=make_plugin_home(shared_cache),
+        plugin_patch=case.patch_folder,
+        log=tmp_path / "import.log",
+        bytecode=shared_cache.bytecode / f"sglang-{release}",
+    )
+    plugged = tmp_path / "plugged"
+    plugged.mkdir()
+    with ForkServer(template) as fork_server:
+        runs = [run_case(each, models[each.model], fork_server, template, plugged, be_silent) for each in CASES]
+    for result in compare_runs(runs, engine.python, release):
+        assert result.problem is None
+        assert result.holds, result
+        assert max(cell.max_rel or 0.0 for cell in result.cells) < 5e-6
+
+    written = tmp_path / "patched"
+    written.mkdir()
+    applied = apply_patch(case.source, case.patch_set, tmp_path / "worktree")
+    try:
+        (by_patch,) = run_cases(applied, engine, shared_cache, (ALONE,), written)
+    finally:
+        revert(applied.path, force=True)
+    assert by_patch.problem is None
+    assert_same_states(runs[0].pair.store, by_patch.pair.store)
+    assert_the_way_is_told(runs[0].pair.store, by_patch.pair.store, case)
+
+
+def assert_same_states(one: Path, other: Path) -> None:
+    mine, theirs = read_states(one), read_states(other)
+    assert [each.ids for each in mine] == [each.ids for each in theirs] and len(mine) == len(StoreReader(one)) > 0
+    for ours, expected in zip(mine, theirs, strict=True):
+        assert ours.data == expected.data
+
+
+def assert_the_way_is_told(plugged: Path, patched: Path, case: PluginCase) -> None:
+    mine, theirs = (json.loads((store / "manifest.json").read_bytes()) for store in (plugged, patched))
+    assert (mine["way"], theirs["way"]) == ("plugin", "patch")
+    for name in ("release", "patch_digest", "source_digest"):
+        assert mine[name] == theirs[name], name
+    assert mine["patch_digest"] == case.patch_set.digest
+    differences = read_manifest(plugged / "manifest.json").differences(read_manifest(patched / "manifest.json"))
+    assert "way: plugin, now patch" in differences
