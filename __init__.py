@@ -1,16 +1,45 @@
 """Trace, patch, serve and extract the auxiliary hidden states of SGLang.
 
-For notebooks and trainers: `open_store(path)` reads a finished store.
+For notebooks and trainers: `open_source(spec)` opens an SGLang tree, `open_store(path)` reads a finished store. What
+they raise are the classes of `auxtap.core.errors`, all of them `AuxtapError`.
 """
 
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from auxtap.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from auxtap.api.tree import OpenTree
     from auxtap.extraction.reader import StoreReader
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "open_store"]
+__all__ = ["__version__", "open_source", "open_store"]
+
+
+def open_source(
+    spec: str | PathLike[str],
+    *,
+    cache: str | PathLike[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> "OpenTree":
+    """Open an SGLang tree to trace it, plan a capture and write a patch.
+
+    `spec` is a git checkout (`PATH` or `PATH@REF`), an installed `sglang` folder, or a release such as `pypi:0.5.9`,
+    which is downloaded once. `cache` is a folder for what is kept (default: the one of the commands); `progress` is
+    called with a line for each slow step.
+
+    Raises:
+        SourceError: there is no such tree or release, or it cannot be fetched or read.
+    """
+    from pathlib import Path
+
+    from auxtap.api.tree import open_tree
+    from auxtap.commands.context import cache_layout
+    from auxtap.core.cache import CacheLayout
+
+    layout = cache_layout() if cache is None else CacheLayout(Path(cache).expanduser().resolve())
+    return open_tree(str(spec), layout, progress)
 
 
 def open_store(path: str | PathLike[str]) -> "StoreReader":

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from auxtap import __version__
 from auxtap.commands import (
     apply,
     canary,
@@ -29,6 +28,7 @@ from auxtap.commands import (
 )
 from auxtap.commands.context import cache_layout
 from auxtap.core.errors import AuxtapError, ExitCode, UsageError
+from auxtap.core.version import __version__
 
 # Typer raises the exceptions of the click that it brings along; this is their common class.
 _CommandLineError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

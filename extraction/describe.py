@@ -1,6 +1,6 @@
 """Put together what a run's store is of, from the dataset, the writers and the server."""
 
-from auxtap import __version__
+from auxtap.core.version import __version__
 from auxtap.extraction.client import ServerInfo
 from auxtap.extraction.job import ExtractionJob
 from auxtap.extraction.manifest import (

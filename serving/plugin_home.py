@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from auxtap import __version__
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError
 from auxtap.core.files import publish_bytes, sha256_bytes
+from auxtap.core.version import __version__
 
 PLUGIN_GROUP, PLUGIN_NAME = "sglang.srt.plugins", "auxtap"
 PACKAGE = Path(__file__).resolve().parent.parent

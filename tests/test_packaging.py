@@ -1,5 +1,7 @@
 """The repository root is the package: what is listed is what is there, and the wheel holds all of it."""
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -36,7 +38,13 @@ def test_no_other_module_at_the_root():
 
 
 def test_one_version():
-    assert auxtap.__version__ == PROJECT["project"]["version"]
+    """It stands in core/version.py; the metadata and the package take it from there."""
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert auxtap.__version__ == importlib.metadata.version("auxtap")
+    assert re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?", auxtap.__version__)
+    wanted = ["git", "grep", "-lF", f'"{auxtap.__version__}"', "--", "*.py", "*.toml", ":!tests"]
+    listed = subprocess.run(wanted, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert listed.splitlines() == ["core/version.py"]
 
 
 @pytest.mark.network

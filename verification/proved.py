@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from auxtap import __version__
 from auxtap.checkout.source import Source
+from auxtap.core.version import __version__
 from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.manifest import Manifest, Origin, manifest_bytes, read_manifest
 from auxtap.rewriters.model_classes import classify_classes

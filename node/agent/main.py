@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from auxtap import __version__
 from auxtap.core.errors import AuxtapError, ExitCode
+from auxtap.core.version import __version__
 from auxtap.node.agent.standins import install_standins
 
 install_standins()

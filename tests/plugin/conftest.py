@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from auxtap import __version__
 from auxtap.checkout.publication import publish_patch
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
+from auxtap.core.version import __version__
 from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.manifest import Origin, manifest_bytes
 from auxtap.rewriters.plan import plan_capture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from auxtap import __version__
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.files import sha256_bytes, sha256_file
+from auxtap.core.version import __version__
 from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.manifest import FileDigests, Manifest, Origin, manifest_bytes, read_manifest
 from auxtap.rewriters.plan import TAP_ROOT, plan_capture
