@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auxtap.commands.patching import DEFAULT_MODELS, MODELS_HELP
 from auxtap.commands.context import parse_final
+from auxtap.commands.patching import DEFAULT_MODELS, MODELS_HELP
 from auxtap.commands.serve_spec import Wanted, patched_spec, plugin_spec
 from auxtap.core.errors import UsageError
 

@@ -87,7 +87,7 @@ def _check_final(spec: LaunchSpec) -> None:
     found = other_final(spec.spool, spec.final) if spec.spool is not None else None
     if found is not None:
         raise ServerError(
-            f"the server takes the {found} final state, not {spec.final}: the tap in {spec.tree} is older",
+            f"the server takes the {found} final state, not {spec.final}: the tap in {spec.tree or spec.plugin_patch} is older",
             hint="revert the worktree and apply the patch anew",
         )
 
