@@ -86,8 +86,9 @@ def wait_ready(
 def _check_final(spec: LaunchSpec) -> None:
     found = other_final(spec.spool, spec.final) if spec.spool is not None else None
     if found is not None:
+        tap = spec.tree or spec.plugin_patch or "the committed patch"
         raise ServerError(
-            f"the server takes the {found} final state, not {spec.final}: the tap in {spec.tree or spec.plugin_patch} is older",
+            f"the server takes the {found} final state, not {spec.final}: the tap in {tap} is older",
             hint="revert the worktree and apply the patch anew",
         )
 
