@@ -90,9 +90,8 @@ def run(arguments: list[str] | None = None) -> int:
         return _report(error)
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
-        return _report(
-            UsageError(error.format_message(), hint=f"run {context.command_path} --help" if context else None)
-        )
+        command = context.command_path if context else "auxtap"
+        return _report(UsageError(error.format_message(), hint=f"run {command} --help"))
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED

@@ -65,6 +65,8 @@ def trace(
     if not models:
         raise UsageError("--model names nothing", hint="name a file of models/, such as --model llama")
     roles = () if role is None else _known_roles(role)
+    if roles and hazards_only:
+        raise UsageError("--role shows roles, --hazards-only none", hint="leave one of the two out")
     if against is not None and html is not None:
         raise UsageError("--html shows one tree, --against two", hint="write the page without --against")
     asked = _Asked(models, everything or folder, file, num_layers, folder, fresh)

@@ -28,6 +28,8 @@ _COLLECTORS = (
 def model_files(index: ClassIndex, names: Sequence[str]) -> tuple[PurePosixPath, ...]:
     """Return the model file of each name: a file of models/ without its ending, or a class in one.
 
+    Of the default names, which nobody chose, those that the tree lacks are left out as long as it has another.
+
     Raises:
         UsageError: a name is neither; the hint names the nearest.
         SourceError: the tree has no models.
@@ -37,14 +39,18 @@ def model_files(index: ClassIndex, names: Sequence[str]) -> tuple[PurePosixPath,
         raise SourceError(f"no model under {MODELS_ROOT} in {index.tree.origin}", hint="is it an SGLang tree?")
     stems = {path.stem: path for path in files}
     chosen: dict[PurePosixPath, None] = {}
+    missing: list[str] = []
     for name in names:
         path = stems.get(_ALIASES.get(name, name)) or stems.get(name)
         if path is None:
             found = index.find(name, files[0])
             path = None if found is None else found.file
         if path is None:
-            raise UsageError(f"no model named {name!r}", hint=_nearest(name, [*_ALIASES, *stems]))
-        chosen[path] = None
+            missing.append(name)
+        else:
+            chosen[path] = None
+    if missing and not (chosen and tuple(names) == DEFAULT_MODELS):
+        raise UsageError(f"no model named {missing[0]!r}", hint=_nearest(missing[0], [*_ALIASES, *stems]))
     return tuple(chosen)
 
 

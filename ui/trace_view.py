@@ -29,6 +29,9 @@ _FACT_TITLES = {
 }
 
 
+_OPENINGS = ("(", "[", "{", "=")
+
+
 def show_report(report: TraceReport) -> None:
     """Print the whole report to stdout."""
     print_parts([title_of(report), *_spaced(_parts(report))])
@@ -123,10 +126,18 @@ def _step_tree(step: Step, traces: Iterable[FileTrace]) -> Tree | None:
 
 
 def _entry_rows(entries: Iterable[CaptureSite | StageBranch]) -> EntryRows:
-    return EntryRows([EntryRow(entry.line, entry.role, entry.code, entry.note or _detail(entry)) for entry in entries])
+    return EntryRows([EntryRow(entry.line, entry.role, entry.code, _detail(entry)) for entry in entries])
 
 
 def _detail(entry: CaptureSite | StageBranch) -> str | None:
+    words = entry.note or _words(entry)
+    if isinstance(entry, CaptureSite) and entry.value and entry.code.endswith(_OPENINGS):
+        # The source line breaks off before what is assigned, appended or given.
+        return f"{entry.value}; {words}" if words else entry.value
+    return words
+
+
+def _words(entry: CaptureSite | StageBranch) -> str | None:
     if isinstance(entry, StageBranch):
         if entry.drops_aux:
             return f"returns {entry.returns} without the captured states"
@@ -150,7 +161,7 @@ def _layer_tables(report: TraceReport) -> Iterator[RenderableType]:
 def _layer_table(rule: LayerRule, num_layers: int | None) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for heading in ("capture index", "is the input of", "draft-config id", "transformers"):
-        table.add_column(heading, justify="right" if heading == "capture index" else "left")
+        table.add_column(heading, justify="right" if heading == "capture index" else "left", overflow="fold")
     drafts = rule.draft_ids or (None,) * len(rule.resolved or ())
     for index, given in zip(rule.resolved or (), drafts, strict=True):
         words = "depends on the list" if given is None else str(given)

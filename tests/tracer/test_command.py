@@ -64,6 +64,50 @@ def test_report(checkout: Path, columns: str | None) -> None:
         assert max(map(len, result.stdout.split("\n")[1:])) <= 80
 
 
+def test_a_narrow_terminal_loses_nothing(checkout: Path) -> None:
+    """The columns of a row go below each other rather than out of sight."""
+    wide = run(str(checkout), "--model", "plain,picture", columns="200").stdout
+    narrow = run(str(checkout), "--model", "plain,picture", columns="40").stdout
+    assert max(len(line) for line in narrow.split("\n")[1:]) <= 40
+
+    def letters(text: str) -> list[str]:
+        return sorted(character for character in text if character.isalnum())
+
+    assert letters(narrow) == letters(wide)
+
+
+def test_the_default_models_are_those_that_the_release_has(checkout: Path) -> None:
+    """Of the models that nobody named, one that a release lacks is left out; none at all is a mistake."""
+    plain = checkout / "python/sglang/srt/models/plain.py"
+    (plain.parent / "kimi_k25.py").write_bytes(plain.read_bytes())
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    subprocess.run(["git", "-C", str(checkout), "add", "."], check=True, env={**inherited, **GIT_IDENTITY})
+    refused = run(str(checkout))
+    assert (refused.returncode, "no model named 'deepseek'" in refused.stderr) == (2, True)
+    commit_all(checkout)
+    result = run(str(checkout))
+    assert result.returncode == 0, result.stderr
+    assert "models/kimi_k25.py" in result.stdout
+
+
+def commit_all(checkout: Path) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    commit = ["git", "-C", str(checkout), "commit", "-q", "-a", "-m", "two"]
+    subprocess.run(commit, check=True, env={**inherited, **GIT_IDENTITY})
+
+
+def test_what_is_appended_is_said_where_the_line_breaks_off(checkout: Path) -> None:
+    path = checkout / "python/sglang/srt/models/plain.py"
+    text = path.read_text()
+    wrapped = "aux_hidden_states.append(\n                    hidden_states + residual\n                )"
+    assert "aux_hidden_states.append(hidden_states + residual)" in text
+    path.write_text(text.replace("aux_hidden_states.append(hidden_states + residual)", wrapped))
+    commit_all(checkout)
+    lines = run(str(checkout), "--model", "plain", "--role", "append").stdout.split("\n")
+    position = next(number for number, line in enumerate(lines) if line.endswith("aux_hidden_states.append("))
+    assert "hidden_states + residual; input of block i" in lines[position + 1]
+
+
 def test_symbolic_layers_keep_their_brackets(checkout: Path) -> None:
     assert "hidden_states[i]" in run(str(checkout), "--model", "plain").stdout
 
@@ -80,9 +124,7 @@ def test_json(checkout: Path) -> None:
 def test_unknown_sites_end_with_1(checkout: Path) -> None:
     path = checkout / "python/sglang/srt/models/plain.py"
     path.write_text(path.read_text() + "\n\ndef look(model):\n    print(model.layers_to_capture[0])\n")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    commit = ["git", "-C", str(checkout), "commit", "-q", "-a", "-m", "two"]
-    subprocess.run(commit, check=True, env={**inherited, **GIT_IDENTITY})
+    commit_all(checkout)
     result = run(f"{checkout}@HEAD", "--model", "plain")
     assert result.returncode == 1
     assert "1 site unclassified" in result.stderr
@@ -97,6 +139,8 @@ def test_unknown_sites_end_with_1(checkout: Path) -> None:
         (["--explain", "stage_exti"], 2, "stage_exit"),
         (["{checkout}", "--model", "plane"], 2, "plain"),
         (["{checkout}", "--model", ","], 2, "--model names nothing"),
+        (["{checkout}", "--role", "append", "--hazards-only"], 2, "leave one of the two out"),
+        (["--explain"], 2, "requires an argument"),
         (["{checkout}", "--file", "models/none.py"], 2, "no file models/none.py"),
         (["{checkout}/nothing"], 3, "nothing"),
     ],

@@ -201,10 +201,16 @@ def test_a_plain_model_has_the_common_hazards_only(fixture_tree: SourceTree) -> 
 
 def test_steps_follow_the_surroundings(fixture_tree: SourceTree) -> None:
     report = trace_tree(fixture_tree, ["plain", "inlayer"])
-    steps = {
-        (trace.file.name, site.role): step_of(trace, site) for trace in report.files for site in trace.capture_sites
+    entries = [(trace, site) for trace in report.files for site in trace.capture_sites]
+    steps = {(trace.file.name, site.role): step_of(trace, site) for trace, site in entries}
+    parameters = {
+        (trace.file.name, site.name): step_of(trace, site) for trace, site in entries if site.role == "parameter"
     }
-    assert steps["logits_processor.py", "parameter"] is Step.CONSUMER
-    assert steps["inlayer.py", "parameter"] is Step.CAPTURE
+    assert parameters == {
+        ("logits_processor.py", "aux_hidden_states"): Step.CONSUMER,
+        ("communicator.py", "captured_last_layer_outputs"): Step.CAPTURE,
+        ("inlayer.py", "captured_last_layer_outputs"): Step.CAPTURE,
+        ("inlayer.py", "layers_to_capture"): Step.SELECTION,
+    }
     assert steps["model_runner.py", "flag_test"] is Step.SELECTION
     assert steps["plain.py", "flag_test"] is Step.HAND_OVER
