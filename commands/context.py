@@ -9,9 +9,18 @@ from auxtap.core.errors import UsageError
 ENV_CACHE = "AUXTAP_CACHE"
 
 
+_cache_of_file: str | None = None
+
+
+def use_cache(folder: str | None) -> None:
+    """Take the cache that a configuration file names; None where it names none."""
+    global _cache_of_file
+    _cache_of_file = folder
+
+
 def cache_layout() -> CacheLayout:
-    """Return the cache: `AUXTAP_CACHE`, else this user's cache folder for auxtap."""
-    configured = os.environ.get(ENV_CACHE)
+    """Return the cache: `AUXTAP_CACHE`, else what `auxtap.toml` says, else this user's cache folder for auxtap."""
+    configured = os.environ.get(ENV_CACHE, _cache_of_file)
     if configured is not None and not configured.strip():
         raise UsageError(f"{ENV_CACHE} is set but empty", hint=f"unset {ENV_CACHE} or give it a folder")
     if configured:

@@ -21,10 +21,15 @@ _STYLES = {"ok": "green", WARN: "yellow", FAIL: "bold red"}
 
 def check_record(name: str, lines: Sequence[CheckLine]) -> dict[str, Any]:
     """Return what `auxtap node check --json` prints."""
+    return {"node": name, **check_list(lines)}
+
+
+def check_list(lines: Sequence[CheckLine]) -> dict[str, Any]:
+    """Return checks as JSON: whether none failed, and each."""
     checks = [
         {"check": line.name, "verdict": line.verdict, "detail": line.detail, "remedy": line.remedy} for line in lines
     ]
-    return {"node": name, "ready": all(line.verdict != FAIL for line in lines), "checks": checks}
+    return {"ready": all(line.verdict != FAIL for line in lines), "checks": checks}
 
 
 def show_checks(lines: Sequence[CheckLine]) -> None:
