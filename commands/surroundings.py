@@ -77,8 +77,8 @@ def _cache(cache: CacheLayout) -> Iterator[CheckLine]:
     free = shutil.disk_usage(standing).free
     short = free < ENGINE_BYTES
     remedy = "AUXTAP_CACHE names a folder on another disk" if short else ""
-    verdict = WARN if short else OK
-    yield CheckLine("disk", verdict, f"{_gib(free)} free for the cache; an engine takes {_gib(ENGINE_BYTES)}", remedy)
+    what = f"{_gib(free)} free for the cache; an engine takes {_gib(ENGINE_BYTES)}"
+    yield CheckLine("disk", WARN if short else OK, what, remedy)
 
 
 def _engines(cache: CacheLayout) -> Iterator[CheckLine]:
