@@ -71,6 +71,7 @@ def patched_spec(worktree: Path | None, model_path: str | None, wanted: Wanted) 
         UsageError: options are missing.
         AuxtapError: the worktree is none of ours, or another option cannot be had.
     """
+    from auxtap.checkout.inplace import check_package, find_patched_package
     from auxtap.checkout.worktree import check_applied
     from auxtap.serving.profile import check_extra_arguments
 
@@ -79,6 +80,12 @@ def patched_spec(worktree: Path | None, model_path: str | None, wanted: Wanted) 
             "--worktree and --model-path are needed", hint="or --plugin, or --node NAME, whose profile has both"
         )
     check_extra_arguments(wanted.extra)
+    package = find_patched_package(worktree)
+    if package is not None:
+        patched = check_package(package)
+        spec = wanted.spec(model_path, patched.release, patched.server_flags, patched.layers)
+        # No tree of its own: the python that serves must be the one whose package was patched.
+        return replace(spec, patch_digest=patched.patch_digest, source_digest=patched.source_digest)
     applied = check_applied(worktree)
     spec = wanted.spec(model_path, applied.release, applied.server_flags, applied.layers)
     return replace(spec, tree=applied.path, patch_digest=applied.patch_digest, source_digest=applied.source_digest)

@@ -96,7 +96,8 @@ def _check_final(spec: LaunchSpec) -> None:
 def not_armed(spec: LaunchSpec, log: ServerLog) -> ServerError:
     """Return the error of a server that answers and captures nothing."""
     if spec.plugin is None:
-        why, remedy = f"{spec.tree} may not be patched", "run auxtap apply for this tree"
+        tree = spec.tree or f"the SGLang of {spec.python}"
+        why, remedy = f"{tree} may not be patched", "run auxtap apply for this tree"
     else:
         why, remedy = "SGLang did not load auxtap's plugin", "it loads plugins from 0.5.11 on; is SGLANG_PLUGINS set?"
     return ServerError(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from auxtap.checkout import releases
 from auxtap.checkout.releases import ReleaseWheel
 from auxtap.core.cache import CacheLayout
 from auxtap.tests.shaped import shaped_files
@@ -81,3 +82,13 @@ def make_wheel(members: Mapping[str, bytes] | None = None) -> bytes:
 
 def lock(wheel: bytes, release: str = "0.5.9") -> ReleaseWheel:
     return ReleaseWheel(release, WHEEL, hashlib.sha256(wheel).hexdigest(), len(wheel))
+
+
+@pytest.fixture
+def release(index: Index, monkeypatch: pytest.MonkeyPatch) -> Index:
+    """Return an index whose 0.5.9 is a wheel of the shaped tree, locked as such."""
+    wheel = make_wheel()
+    index.list_json(f"../../files/{WHEEL}")
+    index.hold(f"/files/{WHEEL}", wheel)
+    monkeypatch.setattr(releases, "locked_wheels", lambda: (lock(wheel),))
+    return index

@@ -6,12 +6,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from auxtap.checkout import releases, source
+from auxtap.checkout import source
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ExitCode, SourceError
 from auxtap.core.source_tree import PACKAGE_ROOT, SRT_ROOT
-from auxtap.tests.checkout.conftest import WHEEL, Index, lock, make_wheel
+from auxtap.tests.checkout.conftest import WHEEL, Index
 from auxtap.tests.shaped import RUNNER, git, make_checkout, shaped_files, write_files
 
 VERSION = PACKAGE_ROOT / "_version.py"
@@ -147,16 +147,6 @@ def test_the_same_package_has_the_same_commit_everywhere(tmp_path: Path) -> None
         write_files(tmp_path / name, shaped_files())
         commits.add(open_source(str(tmp_path / name), CacheLayout(tmp_path / f"cache-{name}")).commit)
     assert len(commits) == 1
-
-
-@pytest.fixture
-def release(index: Index, monkeypatch: pytest.MonkeyPatch) -> Index:
-    """Return an index whose 0.5.9 is a wheel of the shaped tree, locked as such."""
-    wheel = make_wheel()
-    index.list_json(f"../../files/{WHEEL}")
-    index.hold(f"/files/{WHEEL}", wheel)
-    monkeypatch.setattr(releases, "locked_wheels", lambda: (lock(wheel),))
-    return index
 
 
 def test_a_release(release: Index, cache: CacheLayout) -> None:

@@ -105,6 +105,41 @@ def test_a_detached_head_and_an_older_ref(checkout: Path, cache: CacheLayout, tm
     assert git(checkout, "rev-parse", "--abbrev-ref", "HEAD") == "HEAD"
 
 
+def test_a_shallow_clone(checkout: Path, cache: CacheLayout, tmp_path: Path) -> None:
+    """One commit deep, whose parent git does not have."""
+    git(checkout, "commit", "--quiet", "--allow-empty", "--message=Later")
+    git(tmp_path, "clone", "--quiet", "--depth=1", checkout.as_uri(), "shallow")
+    shallow = tmp_path / "shallow"
+    assert git(shallow, "rev-parse", "--is-shallow-repository") == "true"
+    source = open_source(str(shallow), cache)
+    before = state(shallow)
+    applied = apply_patch(source, patch_of(source), tmp_path / "wt")
+    assert check_applied(applied.path) == applied
+    revert(applied.path)
+    assert state(shallow) == before
+
+
+def test_a_fork_with_commits_of_its_own(checkout: Path, cache: CacheLayout, tmp_path: Path) -> None:
+    """The patch is written anew for the fork's files: on lines of its own, with its own digests."""
+    upstream = open_source(str(checkout), cache)
+    git(tmp_path, "clone", "--quiet", str(checkout), "fork")
+    fork = tmp_path / "fork"
+    git(fork, "checkout", "--quiet", "-b", "ours")
+    (fork / RUNNER).write_bytes(b"# Ours.\n" * 3 + (fork / RUNNER).read_bytes())
+    write_files(fork, {PurePosixPath("python/sglang/srt/models/ours.py"): b"MODEL = 'ours'\n"})
+    git(fork, "add", "--all")
+    git(fork, "commit", "--quiet", "--message=Ours")
+    source = open_source(str(fork), cache)
+    assert source.tree.release == "0.5.9"
+    ours, theirs = patch_of(source), patch_of(upstream)
+    assert [item.line - 3 if item.path == RUNNER else item.line for item in ours.plan.insertions] == [
+        item.line for item in theirs.plan.insertions
+    ]
+    refused("are not what was expected before patching", source, theirs, tmp_path / "wt")
+    applied = apply_patch(source, ours, tmp_path / "wt")
+    assert git(applied.path, "log", "-1", "--format=%s", "HEAD~1") == "Ours"
+
+
 def test_the_same_source_gives_the_same_commit(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     first = apply_patch(source, patch_set, tmp_path / "one")
     second = apply_patch(source, patch_set, tmp_path / "two")
