@@ -25,6 +25,7 @@ from auxtap.checkout.source import Source, open_source
 from auxtap.commands.serve_spec import Wanted, patched_spec
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ExitCode, PatchError, WorktreeError
+from auxtap.core.files import publish_bytes
 from auxtap.core.source_tree import PACKAGE_ROOT
 from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.plan import plan_capture
@@ -152,7 +153,7 @@ def test_refuses_where_nothing_can_be_written(
 def test_a_disk_that_fills_up_leaves_everything_as_it_was(
     package: Path, source: Source, patch_set: PatchSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, n_writes = inplace.publish_bytes, 0
+    real, n_writes = publish_bytes, 0
 
     def fill_up(path: Path, data: bytes) -> None:
         nonlocal n_writes
@@ -172,7 +173,7 @@ def test_a_run_that_was_killed_can_be_put_back(
     class KilledError(BaseException):
         pass
 
-    real, seen = inplace.publish_bytes, 0
+    real, seen = publish_bytes, 0
 
     def kill(path: Path, data: bytes) -> None:
         nonlocal seen
