@@ -7,30 +7,9 @@ import traceback
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
-from auxtap.commands import (
-    apply,
-    canary,
-    check,
-    config,
-    demo,
-    doctor,
-    drain,
-    engine,
-    extract,
-    merge,
-    node,
-    patch,
-    serve,
-    settings,
-    status,
-    sweep,
-    trace,
-    upgrade,
-    verify,
-)
-from auxtap.commands.context import cache_layout, use_cache
+from auxtap.commands.context import cache_layout
+from auxtap.commands.menu import MenuGroup
 from auxtap.core.errors import AuxtapError, ExitCode, UsageError
 from auxtap.core.version import __version__
 
@@ -38,23 +17,9 @@ from auxtap.core.version import __version__
 _CommandLineError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-class ConfiguredGroup(typer.core.TyperGroup):
-    """The commands, with the environment and `auxtap.toml` behind each option."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Begin a call: options that it does not give come from the environment, then from the file."""
-        for place in settings.options(self):
-            place.parameter.envvar, place.parameter.show_envvar = place.variable, False
-        asks_for_help = {"--help", "-h", "--version"} & set(args)
-        # Help must be had with a broken file too.
-        found = settings.Settings() if asks_for_help else settings.read_settings(settings.find_file(), self)
-        use_cache(found.cache)
-        return super().make_context(info_name, args, parent, default_map=dict(found.defaults), **extra)
-
-
 app = typer.Typer(
     name="auxtap",
-    cls=ConfiguredGroup,
+    cls=MenuGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -78,29 +43,6 @@ def auxtap(
 
     SOURCE is a git checkout (PATH or PATH@REF), an installed sglang folder, or a release such as pypi:0.5.9.
     """
-
-
-app.command()(trace.trace)
-app.command()(patch.patch)
-app.command()(verify.verify)
-app.command()(upgrade.upgrade)
-app.command()(sweep.sweep)
-app.command()(apply.apply)
-app.command()(apply.revert)
-app.add_typer(engine.engine_app)
-app.command()(serve.serve)
-app.command()(canary.canary)
-app.command()(extract.extract)
-app.command()(check.check)
-app.command()(status.status)
-app.command()(merge.merge)
-app.command()(drain.drain)
-app.add_typer(node.node_app)
-app.command()(node.stop)
-app.command()(node.logs)
-app.command()(config.config)
-app.command()(doctor.doctor)
-app.command()(demo.demo)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -94,7 +94,7 @@ def read_settings(path: Path | None, group: Any) -> Settings:
 
 
 def options(group: Any, command: tuple[str, ...] = ()) -> Iterator[OptionPlace]:
-    """Yield every option of every command below `group` that can be set elsewhere."""
+    """Yield every option of `command` and of the commands below it that can be set elsewhere."""
     for name, inner in getattr(group, "commands", {}).items():
         yield from options(inner, (*command, name))
     for parameter in group.params if command else ():

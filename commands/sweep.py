@@ -25,7 +25,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Write and prove the patch of many SGLang releases; the page is written when all of them were swept."""
+    """Write and prove the patch of many SGLang releases; a sweep of all writes the page."""
     from auxtap.core.files import publish_bytes
     from auxtap.rewriters.registry import parse_models
     from auxtap.ui import console, sweep_view

@@ -1,15 +1,22 @@
 """The command line as a whole: start-up, help, errors and exit codes."""
 
+import ast
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from auxtap import __version__, cli
 from auxtap.commands import context
+from auxtap.commands.menu import MENU
 from auxtap.core.errors import (
     AuxtapError,
     ExitCode,
@@ -135,3 +142,72 @@ def test_layers_are_parsed():
     for text in ("", "x", "3,3", "0,1", "-1", "1;2"):
         with pytest.raises(AuxtapError):
             context.parse_layers(text)
+
+
+def test_the_menu_says_what_the_commands_say():
+    group: Any = typer.main.get_command(cli.app)
+    for name, entry in MENU.items():
+        command = group.commands[name]
+        assert command.name == name
+        first = (command.help or "").strip().split("\n\n")[0]
+        assert " ".join(first.split()) == entry.line
+
+
+def test_help_imports_no_command():
+    code = (
+        "import sys\n"
+        "from auxtap import cli\n"
+        "cli.run(['--help'])\n"
+        "print('LOADED', sorted(name for name in sys.modules if name.startswith('auxtap.')))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = ast.literal_eval(result.stdout.rpartition("LOADED")[2].strip())
+    light = {"cli", "commands", "commands.context", "commands.menu", "commands.settings", "core", "core.version"}
+    assert set(loaded) == {f"auxtap.{name}" for name in light | {"core.cache", "core.errors"}}
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_help_keeps_to_narrow_terminals(width):
+    group: Any = typer.main.get_command(cli.app)
+    for path in [[], *_paths(group, [])]:
+        printed = _help(path, width)
+        assert max(map(len, printed.splitlines())) <= int(width), path
+
+
+def _paths(group: Any, above: list[str]) -> Iterator[list[str]]:
+    for name in group.commands:
+        yield [*above, name]
+        if hasattr(group.commands[name], "commands"):
+            yield from _paths(group.commands[name], [*above, name])
+
+
+def _help(path: list[str], width: str) -> str:
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setenv("COLUMNS", width)
+        assert cli.run([*path, "--help"]) == 0
+    return printed.getvalue()
+
+
+def test_a_mistyped_command_is_told_the_nearest():
+    assert "Did you mean 'trace'?" in _auxtap("trcae").stderr
+
+
+def test_no_color_and_plain_when_piped():
+    result = _auxtap("doctor", NO_COLOR="1", FORCE_COLOR="1")
+    assert "\x1b[3" not in result.stdout and "\x1b[1;3" not in result.stdout
+    assert "\x1b[" not in _auxtap("doctor").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_typers_own(shell):
+    result = _auxtap("--show-completion", shell)
+    assert result.returncode == 0, result.stderr
+    assert "_AUXTAP_COMPLETE" in result.stdout
+
+
+def test_completion_completes_commands_and_options():
+    words = {"_AUXTAP_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    assert "trace" in _auxtap(COMP_WORDS="auxtap tr", **words).stdout.split()
+    words["COMP_CWORD"] = "2"
+    assert "--num-layers" in _auxtap(COMP_WORDS="auxtap trace --num", **words).stdout.split()
