@@ -42,15 +42,18 @@ def open_source(
     return open_tree(str(spec), layout, progress)
 
 
-def open_store(path: str | PathLike[str]) -> "StoreReader":
+def open_store(path: str | PathLike[str], split: str | None = None) -> "StoreReader":
     """Open a store that `auxtap extract` wrote: length, iteration, random access, a torch data set.
+
+    `split` (`train` or `holdout`) takes a part of what `extract --holdout` has divided.
 
     Raises:
         ExtractionError: there is no store.
         IntegrityError: its manifest or ledger are unreadable.
+        UsageError: a split is asked for and it has none.
     """
     from pathlib import Path
 
     from auxtap.extraction.reader import StoreReader
 
-    return StoreReader(Path(path))
+    return StoreReader(Path(path), split)

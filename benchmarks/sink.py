@@ -131,7 +131,7 @@ def drain_store(sink: Sink) -> Callable[[Path], Path]:
     from auxtap.extraction.ledger import LedgerWriter
     from auxtap.extraction.manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest
     from auxtap.extraction.parts import ReadyPart, Replica
-    from auxtap.extraction.samples import Sample
+    from auxtap.extraction.samples import keep_samples
     from auxtap.extraction.spool import SpoolDirectory as Reading
     from auxtap.extraction.spool import SpoolUnion
     from auxtap.extraction.store import PartSource, Store
@@ -145,7 +145,7 @@ def drain_store(sink: Sink) -> Callable[[Path], Path]:
     )  # fmt: skip
     store = Store(root, manifest, LedgerWriter(root / "ledger.jsonl", 0), {})
     spool = SpoolUnion([Reading(sink.folder)])
-    sample = Sample(0, "s", 1, bytes(sink.tensors["input_ids"]), b"\x01" * N_TOKENS)
+    (sample,) = keep_samples([("s", bytes(sink.tensors["input_ids"]), b"\x01" * N_TOKENS)])
 
     def drain(path: Path) -> Path:
         with path.open("rb") as file:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from auxtap.commands.dataset import TokenizerChoice, TokenizerFolder, TrustRemoteCode, load_dataset
 from auxtap.core.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -22,24 +23,19 @@ def canary(
         typer.Option(metavar="DIR", help="Checkpoint to read the output head from. [default: the server's]"),
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option(metavar="DATASET", help="JSONL to take prompts from. [default: random tokens]")
+        Path | None, typer.Option(metavar="DATASET", help="Dataset to take prompts from. [default: random tokens]")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Tokenizer folder, needed for messages.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that the tokenizer folder brings along.")
-    ] = False,
+    tokenizer: TokenizerFolder = None,
+    trust_remote_code: TrustRemoteCode = False,
     prompts: Annotated[int, typer.Option(min=2, max=256, help="Prompts to send, each three times.")] = 8,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Check a tapped server's states without a reference model; exit 8 when a check fails."""
-    from auxtap.commands.extract import load_dataset
     from auxtap.extraction.job import ServerPlace
     from auxtap.ui import console
 
-    samples = load_dataset(dataset, tokenizer, trust_remote_code=trust_remote_code) if dataset is not None else None
+    samples = load_dataset(dataset, TokenizerChoice(tokenizer, trust_remote_code)) if dataset is not None else None
     place = ServerPlace(server, tuple(spool))
     report = watch_canary(place, prompts, samples, model_path=model_path, timeout_s=timeout)
     if as_json:

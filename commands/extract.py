@@ -12,21 +12,33 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from auxtap.commands.context import cache_layout
+from auxtap.commands.dataset import (
+    DatasetPath,
+    Dedupe,
+    HoldoutShare,
+    MaxTokens,
+    OnBad,
+    Rewritten,
+    TemplateArgs,
+    TokenizerChoice,
+    TokenizerFolder,
+    TooLong,
+    TrustRemoteCode,
+    load_dataset,
+    make_rules,
+)
 from auxtap.core.errors import AuxtapError, ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
     from auxtap.extraction.job import ExtractionJob, Observer, ServerPlace, Shard, StopRequest
     from auxtap.extraction.reporting import JsonLog
-    from auxtap.extraction.samples import Dataset
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
 _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def extract(
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="JSONL of id and input_ids, or of id and messages.")
-    ],
+    dataset: DatasetPath,
     server: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="URL of a tapped server, or of a router; may be repeated.")
     ] = None,
@@ -43,12 +55,15 @@ def extract(
     catalog: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Ledger of a store at a URL. [default: a folder in the cache]")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Tokenizer folder, needed for messages.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that the tokenizer folder brings along.")
-    ] = False,
+    tokenizer: TokenizerFolder = None,
+    trust_remote_code: TrustRemoteCode = False,
+    template_args: TemplateArgs = None,
+    rewritten: Rewritten = "refuse",
+    on_bad: OnBad = "stop",
+    max_tokens: MaxTokens = None,
+    too_long: TooLong = "cut",
+    dedupe: Dedupe = False,
+    holdout: HoldoutShare = None,
     part_format: Annotated[str, typer.Option("--format", help="safetensors or pt.")] = "safetensors",
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Take every N-th sample only, into a store of its own.")
@@ -107,17 +122,19 @@ def extract(
     kept_free = 0 if reserve.strip() == "0" else parse_size(reserve)
     places = pair_servers(server or [], spool or [])
     where = find_store(out, catalog) if out is not None and node is None else None
+    choice = TokenizerChoice(tokenizer, trust_remote_code, template_args, rewritten)
+    rules = make_rules(on_bad, max_tokens, too_long, dedupe, holdout)
     if dry_run:
         supposed = planning.Supposed(model, hidden_size, layers, dtype)
         trial = planning.Trial(calibrate, part_format, concurrency, drain_threads, timeout, parts_timeout)
         return planning.show_dry_run(
             dataset,
-            tokenizer,
+            choice,
+            rules,
             places,
             where,
             supposed,
             trial,
-            trust_remote_code=trust_remote_code,
             as_json=as_json,
             max_spool_bytes=spool_limit,
             max_bytes=store_limit,
@@ -143,7 +160,7 @@ def extract(
 
         if places or catalog is not None:
             raise UsageError("--server, --spool and --catalog exclude --node", hint="the node's own are used")
-        samples = load_dataset(dataset, tokenizer, trust_remote_code=trust_remote_code)
+        samples = load_dataset(dataset, choice, rules)
         options["shard"] = shard
         watch = node_serve.Watch(out, log_json, metrics_port, as_json=as_json)
         return node_serve.extract_on_node(node, samples, options, watch)
@@ -154,7 +171,7 @@ def extract(
         )
     first, *others = places
     job = ExtractionJob(
-        dataset=load_dataset(dataset, tokenizer, trust_remote_code=trust_remote_code),
+        dataset=load_dataset(dataset, choice, rules),
         server_url=first.url,
         spool=first.spools[0],
         extra_spools=first.spools[1:],
@@ -306,21 +323,6 @@ def parse_shard(text: str) -> "Shard":
     if match is None or int(match[1]) > int(match[2]):
         raise UsageError(f"not a shard: {text!r}", hint="such as --shard 1/4, counted from 1")
     return Shard(int(match[1]), int(match[2]))
-
-
-def load_dataset(path: Path, tokenizer: Path | None, *, trust_remote_code: bool = False) -> "Dataset":
-    """Read a dataset, with the tokenizer in that folder when one is given.
-
-    Raises:
-        ExtractionError: the dataset or the tokenizer is not usable.
-        UsageError: messages and no tokenizer, or no chat template.
-    """
-    from auxtap.extraction.samples import read_dataset
-    from auxtap.extraction.tokens import load_tokenizer
-
-    if tokenizer is None:
-        return read_dataset(path)
-    return read_dataset(path, load_tokenizer(tokenizer, trust_remote_code=trust_remote_code))
 
 
 @contextlib.contextmanager

@@ -10,10 +10,11 @@ from auxtap.commands.context import parse_layers
 from auxtap.core.errors import ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
+    from auxtap.commands.dataset import TokenizerChoice
     from auxtap.commands.extract import StorePlace
     from auxtap.extraction.fleet import Fleet
     from auxtap.extraction.job import ExtractionJob, ServerPlace
-    from auxtap.extraction.samples import DatasetSurvey
+    from auxtap.extraction.samples import DatasetRules, DatasetSurvey
     from auxtap.extraction.topology import Topology
 
 
@@ -51,13 +52,13 @@ class _Seen:
 
 def show_dry_run(
     dataset: Path,
-    tokenizer: Path | None,
+    tokenizer: "TokenizerChoice",
+    rules: "DatasetRules",
     places: "Sequence[ServerPlace]",
     store: "StorePlace | None",
     supposed: Supposed,
     trial: Trial,
     *,
-    trust_remote_code: bool,
     as_json: bool,
     max_spool_bytes: int | None,
     max_bytes: int | None,
@@ -66,11 +67,9 @@ def show_dry_run(
     """Print the plan; exit 1 when the extraction could not be begun or lines of the dataset are bad."""
     from auxtap.extraction.plan import Bounds, Room, look_for_room, make_plan
     from auxtap.extraction.samples import survey_dataset
-    from auxtap.extraction.tokens import load_tokenizer
     from auxtap.ui import plan_view
 
-    loaded = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code) if tokenizer is not None else None
-    survey = survey_dataset(dataset, loaded)
+    survey = survey_dataset(dataset, tokenizer.load(), rules)
     seen = _ask_servers(survey, places, store, trial, max_spool_bytes) if places else _suppose(supposed)
     folder = store.folder if store is not None else None
     room = look_for_room(places[0].spools[0] if places else None, folder)
@@ -89,7 +88,8 @@ def show_dry_run(
         tokens_per_s=seen.tokens_per_s,
     )
     plan_view.show_plan(plan, as_json=as_json)
-    return ExitCode.CHECK_FAILED if plan.obstacle or plan.bad_lines or not plan.n_samples else ExitCode.DONE
+    stops = plan.bad_lines and rules.on_bad == "stop"
+    return ExitCode.CHECK_FAILED if plan.obstacle or stops or not plan.n_samples else ExitCode.DONE
 
 
 def _suppose(supposed: Supposed) -> _Seen:

@@ -61,11 +61,27 @@ def utc_now() -> str:
 
 
 def fate_line(
-    sample: Sample, fate: str, reason: str, attempts: int, parts: tuple[LedgerPart, ...], now: str
+    sample: Sample,
+    fate: str,
+    reason: str,
+    attempts: int,
+    parts: tuple[LedgerPart, ...],
+    now: str,
+    seconds: float = 0.0,
 ) -> LedgerLine:
     """Return the ledger line for a sample's fate."""
     return LedgerLine(
-        sample.index, sample.sample_id, fate, reason, sample.n_tokens, attempts, sample.ids_digest(), parts, now
+        index=sample.index,
+        sample_id=sample.sample_id,
+        fate=fate,
+        reason=reason,
+        n_tokens=sample.n_tokens,
+        attempts=attempts,
+        ids_digest=sample.ids_digest(),
+        parts=parts,
+        time=now,
+        split=sample.split,
+        seconds=round(seconds, 3),
     )
 
 

@@ -1,5 +1,7 @@
 """Put together what a run's store is of, from the dataset, the writers and the server."""
 
+from dataclasses import asdict
+
 from auxtap.core.version import __version__
 from auxtap.extraction.client import ServerInfo
 from auxtap.extraction.job import ExtractionJob
@@ -10,8 +12,21 @@ from auxtap.extraction.manifest import (
     StageStates,
     StoreManifest,
 )
+from auxtap.extraction.samples import Dataset
 from auxtap.extraction.topology import Topology, stage_layout
 from auxtap.tap.protocol import INPUT_IDS
+
+
+def describe_dataset(dataset: Dataset) -> DatasetFacts:
+    """Return what a manifest says of a dataset."""
+    return DatasetFacts(
+        digest=dataset.digest,
+        n_samples=len(dataset.samples),
+        n_tokens=dataset.n_tokens,
+        tokenizer=dataset.tokenizer.digest if dataset.tokenizer is not None else "",
+        holdout=str(dataset.holdout or ""),
+        counts=asdict(dataset.counts),
+    )
 
 
 def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> StoreManifest:
@@ -46,7 +61,7 @@ def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> St
         layers=tuple(sorted(head.all_layers)),
         pp_size=head.pp_size,
         stages=stages,
-        dataset=DatasetFacts(job.dataset.digest, len(job.dataset.samples), job.dataset.n_tokens),
+        dataset=describe_dataset(job.dataset),
         server_arguments=info.arguments,
         shard=str(job.shard) if job.shard is not None else "",
     )

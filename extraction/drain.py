@@ -103,7 +103,7 @@ class Drain:
             for part in delivery.parts:
                 written.append(self._store.write_part(parcel.sample, _source(part, parcel.sample)))
             parts = tuple(item.part for item in written)
-            line = fate_line(parcel.sample, STORED, "", parcel.tries + 1, parts, utc_now())
+            line = fate_line(parcel.sample, STORED, "", parcel.tries + 1, parts, utc_now(), parcel.seconds)
             self._store.commit(written, line)
         finally:
             for item in written:

@@ -31,7 +31,10 @@ class LedgerPart:
 
 @dataclass(frozen=True)
 class LedgerLine:
-    """The fate of one sample: stored, skipped (never sent) or failed (after `attempts` in this session)."""
+    """The fate of one sample: stored, skipped (never sent) or failed (after `attempts` in this session).
+
+    `split` is empty when nothing is held out. `seconds` went by between its first request and its fate.
+    """
 
     index: int
     sample_id: str
@@ -42,11 +45,16 @@ class LedgerLine:
     ids_digest: str
     parts: tuple[LedgerPart, ...]
     time: str
+    split: str = ""
+    seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as it is written."""
         record = {"id" if key == "sample_id" else key: value for key, value in asdict(self).items()}
         record["parts"] = [{**asdict(part), "states": list(part.states)} for part in self.parts]
+        for key in ("split", "seconds"):
+            if not record[key]:
+                del record[key]
         return record
 
     @classmethod
@@ -72,6 +80,8 @@ class LedgerLine:
             ids_digest=_text(value, "ids_digest"),
             parts=tuple(_read_part(part, index) for part in parts),
             time=_text(value, "time"),
+            split=_text(value, "split") if "split" in value else "",
+            seconds=_seconds(value.get("seconds", 0.0)),
         )
         if line.fate not in _FATES or bool(line.parts) != (line.fate == STORED):
             raise ValueError(f"fate {line.fate!r} with {len(line.parts)} parts")
@@ -83,6 +93,12 @@ def _integer(record: Mapping[str, object], key: str) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} is not a count")
     return value
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise ValueError("seconds is not a duration")
+    return float(value)
 
 
 def _text(record: Mapping[str, object], key: str) -> str:

@@ -44,11 +44,19 @@ class StageStates:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """The dataset; `digest` covers ids, tokens and masks."""
+    """The dataset; `digest` covers ids, tokens and masks.
+
+    `tokenizer` is the digest of what made the tokens, empty when they were made elsewhere; `holdout` the share of
+    the samples whose split is `holdout`; `counts` what became of the dataset's records.
+    """
 
     digest: str
     n_samples: int
     n_tokens: int
+    # The same tokens are the same dataset whoever made them.
+    tokenizer: str = field(default="", compare=False)
+    holdout: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,7 @@ class StoreManifest:
         texts: tuple[object, ...] = (
             self.run, self.tool_version, self.part_format, self.model.path, self.model.model_class, self.release,
             self.source_digest, self.patch_digest, self.dtype, self.final, self.dataset.digest, self.shard,
+            self.dataset.tokenizer, self.dataset.holdout,
             *(state for stage in self.stages for state in stage.states),
         )  # fmt: skip
         if not all(isinstance(text, str) for text in texts):
@@ -186,6 +195,8 @@ def _compare(name: str, old: Any, new: Any, found: list[str]) -> None:
         return
     if isinstance(old, ModelFacts | DatasetFacts):
         for key, value in asdict(old).items():
+            if key == "counts" or (key == "tokenizer" and not (value and new.tokenizer)):
+                continue
             label = key if key.startswith(name) else f"{name} {key}"
             _compare(label, value, getattr(new, key), found)
         return

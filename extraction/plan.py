@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,10 @@ class ExtractionPlan:
     bad_lines: int
     first_bad: tuple[str, ...]
     repeated: int
+    duplicates: int
+    left_out_too_long: int
+    cut: int
+    held_out: int
     tokens_per_s: float | None
     estimated_s: float | None
     obstacle: str | None
@@ -130,9 +134,13 @@ def make_plan(
         already_stored=len(allowed) - len(pending),
         too_long=len(samples) - len(allowed),
         longest_allowed=longest_prompt,
-        bad_lines=len(survey.bad),
-        first_bad=tuple(f"line {record.line}: {record.reason}" for record in survey.bad[:5]),
+        bad_lines=survey.dataset.counts.bad,
+        first_bad=tuple(str(record) for record in survey.bad[:5]),
         repeated=survey.n_repeated,
+        duplicates=survey.dataset.counts.duplicates,
+        left_out_too_long=survey.dataset.counts.too_long,
+        cut=survey.dataset.counts.cut,
+        held_out=survey.dataset.counts.held_out,
         tokens_per_s=tokens_per_s,
         estimated_s=tokens_left / tokens_per_s if tokens_per_s else None,
         obstacle=find_obstacle(
@@ -255,4 +263,4 @@ def some_samples(dataset: Dataset, n_samples: int, longest: int | None) -> Datas
     by_length = sorted(allowed, key=lambda sample: (sample.n_tokens, sample.index))
     step = max(1, len(by_length) // n_samples)
     chosen = by_length[step // 2 :: step][:n_samples] or by_length[:n_samples]
-    return Dataset(dataset.path, f"{dataset.digest}/calibration", tuple(chosen))
+    return replace(dataset, digest=f"{dataset.digest}/calibration", samples=tuple(chosen))

@@ -21,6 +21,7 @@ class StoredSample:
     sample_id: str
     n_tokens: int
     files: tuple[Path, ...]
+    split: str = ""
 
     def load(self, framework: Framework = "torch") -> dict[str, Any]:
         """Return the tensors of all stages together.
@@ -42,12 +43,13 @@ class StoredSample:
 class StoreReader(Sequence[StoredSample]):
     """The stored samples of a store, for iteration and random access; skipped and failed ones are left out."""
 
-    def __init__(self, path: Path) -> None:
-        """Read manifest and ledger; the samples' files stay closed.
+    def __init__(self, path: Path, split: str | None = None) -> None:
+        """Read manifest and ledger; the samples' files stay closed. `split` takes those of that name only.
 
         Raises:
             ExtractionError: there is no store.
             IntegrityError: its manifest or ledger are unreadable.
+            UsageError: a split is asked for and it has none.
         """
         self.path = path
         try:
@@ -56,7 +58,10 @@ class StoreReader(Sequence[StoredSample]):
             message = f"{path} is no store: it has no manifest.json"
             raise ExtractionError(message, hint="give what extract --out made") from None
         lines = read_ledger(path / "ledger.jsonl").last_lines().values()
-        self._lines = sorted((line for line in lines if line.fate == STORED), key=lambda line: line.index)
+        if split is not None and not self.manifest.dataset.holdout:
+            raise UsageError(f"store {path} has no splits", hint="extract --holdout 1% makes train and holdout")
+        wanted = (line for line in lines if line.fate == STORED and split in (None, line.split))
+        self._lines = sorted(wanted, key=lambda line: line.index)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -109,7 +114,7 @@ class StoreReader(Sequence[StoredSample]):
 
     def _sample(self, line: LedgerLine) -> StoredSample:
         return StoredSample(
-            line.index, line.sample_id, line.n_tokens, tuple(self.path / part.file for part in line.parts)
+            line.index, line.sample_id, line.n_tokens, tuple(self.path / part.file for part in line.parts), line.split
         )
 
 

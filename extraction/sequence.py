@@ -30,6 +30,12 @@ class Parcel:
     handovers: int = 0
     number: int = 0
     passed_over: int = field(default=0, repr=False)
+    began: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since its first request; 0 when there was none."""
+        return time.monotonic() - self.began if self.began else 0.0
 
 
 def in_sending_order(samples: Sequence[Sample], window: int = WINDOW) -> list[Sample]:

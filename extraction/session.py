@@ -142,6 +142,7 @@ class Session:
             self._end(parcel, FAILED, "it was sent too often in one session", parcel.tries)
             return True
         parcel.number += 1
+        parcel.began = parcel.began or time.monotonic()
         manifest = self._store.manifest
         attempt = manifest.sessions * ATTEMPTS_A_SESSION + parcel.number
         lease = endpoint.lease(parcel, RequestId(manifest.run, parcel.sample.index, attempt))
@@ -247,7 +248,7 @@ class Session:
             self._queue.put_back(parcel, max(delay_s, self._job.backoff_s * 2 ** (parcel.tries - 1)))
 
     def _end(self, parcel: Parcel, fate: str, reason: str, attempts: int) -> None:
-        line = fate_line(parcel.sample, fate, reason, attempts, (), utc_now())
+        line = fate_line(parcel.sample, fate, reason, attempts, (), utc_now(), parcel.seconds)
         self._store.record(line)
         self._tally.add_fate(line)
         if self._job.max_failures is not None and self._tally.n_failed > self._job.max_failures:

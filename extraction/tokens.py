@@ -2,99 +2,215 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.extraction.samples import Message, TokenizedConversation
+from auxtap.core.files import sha256_bytes, sha256_file
+from auxtap.extraction.datasets.conversations import ASSISTANT, Conversation, Message
+from auxtap.extraction.datasets.masks import Codec, Span, mask_spans
+from auxtap.extraction.datasets.sample import TokenizedConversation, TokenizerFacts
 
-ASSISTANT = "assistant"
 # What transformers looks for itself (tokenization_utils_base.py, apply_chat_template).
 _GENERATION_BLOCK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.*",
+    "vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "tokenization_*.py",
+)  # fmt: skip
+REFUSE, UNTRAINED = "refuse", "untrained"
 
 
 class ChatTokenizer:
     """A tokenizer with a chat template."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        facts: TokenizerFacts | None = None,
+        *,
+        template_args: Mapping[str, Any] | None = None,
+        rewritten: str = REFUSE,
+    ) -> None:
         """Wrap a transformers tokenizer.
+
+        `template_args` are handed to the chat template. Turns that it rewrites later are refused with their whole
+        conversation, or left `untrained`.
 
         Raises:
             UsageError: it has no chat template.
         """
-        template = tokenizer.chat_template
-        if not isinstance(template, str):
+        try:
+            template = tokenizer.get_chat_template()
+        except ValueError:
             raise UsageError(
-                "the tokenizer has no single chat template",
+                "the tokenizer has no chat template",
                 hint="give the folder of a chat model's tokenizer, or a dataset of input_ids",
-            )
+            ) from None
+        self.facts = facts
         self._tokenizer = tokenizer
+        self._template = template
+        self._args = dict(template_args or {})
+        self._rewritten = rewritten
         self._marks_generation = _GENERATION_BLOCK.search(template) is not None
+        self._codec = codec_of(tokenizer)
+        self._specials = self._codec.pattern()
 
-    def tokenize(self, messages: Sequence[Message]) -> TokenizedConversation:
+    def tokenize(self, conversation: Conversation) -> TokenizedConversation:
         """Apply the chat template; the mask is 1 on what the assistant says, its end-of-turn token included.
 
         Raises:
             ValueError: the template refuses the conversation, or rewrites earlier turns; names the turn.
         """
-        if not any(message.role == ASSISTANT for message in messages):
-            raise ValueError("messages have no turn of the assistant, so nothing to train on")
-        if self._marks_generation:
-            return self._tokenize_marked(messages)
-        return self._tokenize_by_prefixes(messages)
+        text, spans = self._render_marked(conversation) if self._marks_generation else self._compare(conversation)
+        tokens = mask_spans(text, spans, self._codec)
+        if 1 not in tokens.loss_mask:
+            raise ValueError("the chat template gives no token to the assistant, so nothing to train on")
+        return tokens
 
-    def _render(self, messages: Sequence[Message], turn: int, **options: Any) -> Any:
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+    def _render(self, conversation: Conversation, n_turns: int, *, prompt: bool = False) -> str:
+        """Return the text of the first `n_turns`, with the beginning of an answer behind it for a `prompt`."""
+        messages = conversation.messages[:n_turns]
         try:
-            return self._tokenizer.apply_chat_template(turns, tokenize=True, return_dict=True, **options)
+            text = self._tokenizer.apply_chat_template(
+                [message.to_template() for message in messages],
+                tools=_plain(conversation.tools),
+                tokenize=False,
+                add_generation_prompt=prompt,
+                **self._args,
+            )
         except Exception as error:
             # The template is a program of the model's author and raises what it likes.
-            raise ValueError(f"the chat template refuses turn {turn} ({messages[-1].role}): {error}") from None
+            raise _refusal(messages, error) from None
+        return str(text)
 
-    def _tokenize_marked(self, messages: Sequence[Message]) -> TokenizedConversation:
-        rendered = self._render(messages, len(messages), return_assistant_tokens_mask=True)
-        ids, mask = list(rendered["input_ids"]), list(rendered["assistant_masks"])
-        if not any(mask):
-            raise ValueError("the chat template marks no token as the assistant's")
-        return TokenizedConversation(ids, mask)
+    def _render_marked(self, conversation: Conversation) -> tuple[str, list[Span]]:
+        """Return the text and what the template itself marks as generated."""
+        from transformers.utils.chat_template_utils import render_jinja_template
 
-    def _tokenize_by_prefixes(self, messages: Sequence[Message]) -> TokenizedConversation:
-        """Mask what a turn of the assistant adds to the conversation before it, token by token."""
-        ids = list(self._render(messages, len(messages))["input_ids"])
-        mask = [0] * len(ids)
-        for index, message in enumerate(messages):
-            if message.role != ASSISTANT:
-                continue
-            turn = index + 1
-            before = list(self._render(messages[:index], turn, add_generation_prompt=True)["input_ids"])
-            after = list(self._render(messages[:turn], turn)["input_ids"])
-            if after[: len(before)] != before or ids[: len(after)] != after:
+        messages = conversation.messages
+        try:
+            (text,), (marks,) = render_jinja_template(
+                conversations=[[message.to_template() for message in messages]],
+                tools=_plain(conversation.tools),
+                chat_template=self._template,
+                return_assistant_tokens_mask=True,
+                **{**self._tokenizer.special_tokens_map, **self._args},
+            )
+        except Exception as error:
+            raise _refusal(messages, error) from None
+        turns = [number for number, message in enumerate(messages, start=1) if message.role == ASSISTANT]
+        if len(marks) != len(turns):
+            if not all(messages[turn - 1].trained for turn in turns):
                 raise ValueError(
-                    f"the chat template rewrites what stands before or in turn {turn} (assistant), "
-                    "so there is no exact mask"
+                    f"the chat template marks {len(marks)} stretches for {len(turns)} turns of the assistant, "
+                    "so those of weight 0 cannot be told from the others"
                 )
-            end = len(before) + self._spoken(after[len(before) :])
-            mask[len(before) : end] = [1] * (end - len(before))
-        return TokenizedConversation(ids, mask)
+            turns = [len(messages)] * len(marks)
+        spans = [Span(begin, end, turn) for (begin, end), turn in zip(marks, turns, strict=True)]
+        return text, [span for span in spans if messages[span.turn - 1].trained]
 
-    def _spoken(self, tokens: list[int]) -> int:
-        """Return how many of a turn's tokens count: up to its end token, not the template's blanks behind that."""
-        special = set(self._tokenizer.all_special_ids)
-        for position in range(len(tokens) - 1, -1, -1):
-            if tokens[position] in special:
-                rest = self._tokenizer.decode(tokens[position + 1 :])
-                return position + 1 if not rest.strip() else len(tokens)
-        return len(tokens)
+    def _compare(self, conversation: Conversation) -> tuple[str, list[Span]]:
+        """Return the text and what each turn of the assistant adds to the conversation before it."""
+        messages = conversation.messages
+        text = self._render(conversation, len(messages))
+        spans, faults = [], []
+        for turn, message in enumerate(messages, start=1):
+            if message.role != ASSISTANT or not message.trained:
+                continue
+            before = self._render(conversation, turn - 1, prompt=True)
+            after = self._render(conversation, turn) if turn < len(messages) else text
+            found = self._find_span(turn, message, before, after, text)
+            if isinstance(found, Span):
+                spans.append(found)
+            else:
+                faults.append(found)
+        if faults and (self._rewritten == REFUSE or not spans):
+            raise ValueError(f"{faults[0]}, so there is no exact mask")
+        return text, spans
+
+    def _find_span(self, turn: int, message: Message, before: str, after: str, text: str) -> Span | str:
+        """Return where a turn stands in `text`, or what is wrong with it."""
+        name = f"turn {turn} (assistant)"
+        if not after.startswith(before):
+            return f"the chat template rewrites what stands before {name} once it is there"
+        said = after[len(before) :]
+        end, without_end_token = self._measure(said, message)
+        if not text.startswith(after[: len(before) + end]):
+            # Some templates end a turn otherwise when others follow (gpt-oss); the words may still be the same.
+            end = without_end_token
+            if not text.startswith(after[: len(before) + end]):
+                return f"the chat template rewrites {name} once other turns follow"
+        for what, given in (("words", message.content), ("reasoning", _reasoning(message))):
+            if _squeeze(given) not in _squeeze(said[:end]):
+                return f"the chat template does not give back the {what} of {name}"
+        return Span(len(before), len(before) + end, turn)
+
+    def _measure(self, said: str, message: Message) -> tuple[int, int]:
+        """Return how many characters of a rendered turn count: with its end token, and without it.
+
+        What the template puts behind that is its own. A turn without an end token counts to the end of its content.
+        """
+        ends = [match.span() for match in self._specials.finditer(said)]
+        if ends and not said[ends[-1][1] :].strip():
+            return ends[-1][1], ends[-1][0]
+        for content in (message.content or "", (message.content or "").strip()):
+            place = said.rfind(content)
+            if place >= 0 and not said[place + len(content) :].strip():
+                return place + len(content), place + len(content)
+        return len(said), len(said)
 
 
-def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> ChatTokenizer:
-    """Load a tokenizer from local files; nothing is downloaded.
+def _refusal(messages: Sequence[Message], error: Exception) -> ValueError:
+    return ValueError(f"the chat template refuses turn {len(messages)} ({messages[-1].role}): {error}")
+
+
+def _plain(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    return [dict(tool) for tool in tools] or None
+
+
+def _reasoning(message: Message) -> str | None:
+    value = message.extras.get("reasoning_content") or message.extras.get("reasoning")
+    return value if isinstance(value, str) else None
+
+
+def _squeeze(text: str | None) -> str:
+    return "".join((text or "").split())
+
+
+def codec_of(tokenizer: Any) -> Codec:
+    """Return the two ways of a transformers tokenizer."""
+    specials = {str(token): int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    specials.update(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    return Codec(
+        encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)),
+        specials=tuple(specials.items()),
+    )
+
+
+def load_tokenizer(
+    folder: Path,
+    *,
+    trust_remote_code: bool = False,
+    template_args: Mapping[str, Any] | None = None,
+    rewritten: str = REFUSE,
+) -> ChatTokenizer:
+    """Load a tokenizer with a chat template from local files; nothing is downloaded.
 
     Raises:
         UsageError: transformers is not installed, or the tokenizer has no chat template.
         ExtractionError: the folder holds no usable tokenizer.
     """
+    if rewritten not in (REFUSE, UNTRAINED):
+        raise UsageError(f"--rewritten is {rewritten!r}", hint=f"one of {REFUSE}, {UNTRAINED}")
+    tokenizer = load_bare_tokenizer(folder, trust_remote_code=trust_remote_code)
+    facts = TokenizerFacts(tokenizer_digest(folder), len(tokenizer))
+    return ChatTokenizer(tokenizer, facts, template_args=template_args, rewritten=rewritten)
+
+
+def load_bare_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """Load a transformers tokenizer from local files, chat template or not; raises as `load_tokenizer`."""
     if not folder.is_dir():
         raise ExtractionError(f"tokenizer folder {folder} is not there", hint="--tokenizer takes a local folder")
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -104,13 +220,11 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> ChatToke
         from transformers import AutoTokenizer
     except ImportError:
         raise UsageError(
-            "messages need transformers, which is not installed beside auxtap",
+            "conversations need transformers, which is not installed beside auxtap",
             hint="pip install 'auxtap[tokenizer]'",
         ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:
         # Which exceptions come depends on the tokenizer's class; the first line says what is wrong.
         first_line = str(error).strip().partition("\n")[0]
@@ -118,4 +232,9 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> ChatToke
             f"tokenizer in {folder} cannot be loaded: {first_line}",
             hint="tokenizers with code of their own need --trust-remote-code",
         ) from None
-    return ChatTokenizer(tokenizer)
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Return a digest of the files that make a tokenizer what it is."""
+    files = sorted({path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()})
+    return "sha256:" + sha256_bytes("".join(f"{path.name} {sha256_file(path)}\n" for path in files).encode())

@@ -1,6 +1,5 @@
 """Extract on a node: the dataset sent once, the run started there detached, watched from here."""
 
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any
 
 from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 from auxtap.core.files import sha256_bytes
+from auxtap.extraction.datasets.sent import sent_lines
 from auxtap.extraction.job import ExtractionProgress, ExtractionSummary, Observer, SampleFate
 from auxtap.extraction.samples import Dataset
 from auxtap.node.remote import Progress
@@ -25,20 +25,9 @@ class NodeRun:
     already: bool
 
 
-def dataset_lines(dataset: Dataset) -> bytes:
-    """Return a dataset as the node reads it: tokens and masks, whatever it was made from."""
-    lines = []
-    for sample in dataset.samples:
-        record: dict[str, Any] = {"id": sample.sample_id, "input_ids": sample.token_ids()}
-        if sample.loss_mask.count(1) != sample.n_tokens:
-            record["loss_mask"] = list(sample.loss_mask)
-        lines.append(json.dumps(record, separators=(",", ":"), ensure_ascii=False))
-    return ("\n".join(lines) + "\n").encode()
-
-
 def send_dataset(session: NodeSession, dataset: Dataset, progress: Progress) -> str:
     """Send a dataset unless the node has it; return the digest by which it is known there."""
-    data = dataset_lines(dataset)
+    data = b"".join(sent_lines(dataset))
     digest = sha256_bytes(data)
     if not session.agent.call("dataset-has", {"digest": digest}):
         payload = zlib.compress(data)

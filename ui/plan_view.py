@@ -59,7 +59,13 @@ def _rows(plan: ExtractionPlan) -> Iterator[tuple[str, str]]:
             yield label, rounded_bytes(free)
     if plan.too_long:
         yield f"too long (over {plan.longest_allowed:,})", f"{plan.too_long:,} samples"
-    yield "empty, twice or malformed", f"{plan.bad_lines:,} lines"
+    yield "empty, twice or malformed", f"{plan.bad_lines:,} records"
     yield "same tokens as another", f"{plan.repeated:,} samples"
+    for label, count in (("left out: seen before", plan.duplicates), ("left out: too long", plan.left_out_too_long)):
+        if count:
+            yield label, f"{count:,} records"
+    for label, count in (("cut", plan.cut), ("held out", plan.held_out)):
+        if count:
+            yield label, f"{count:,} samples"
     if plan.tokens_per_s is not None and plan.estimated_s is not None:
         yield "time", f"{human_seconds(plan.estimated_s)} at {plan.tokens_per_s:,.0f} tokens/s"

@@ -64,7 +64,8 @@ def test_errors_have_a_next_step_and_the_right_code(
     assert result.returncode == 7 and "bad.jsonl:1: id '../../x' looks like a path" in result.stderr
     assert "hint: " in result.stderr and not server.requests
     chat = tmp_path / "chat.jsonl"
-    chat.write_text('{"id": "a", "messages": [{"role": "user", "content": "x"}]}\n')
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    chat.write_text(json.dumps({"id": "a", "messages": turns}))
     result = auxtap(*command(dataset=chat))
     assert result.returncode == 2 and "--tokenizer DIR" in result.stderr
     assert auxtap(*command(), "--format", "npz").returncode == 2

@@ -80,7 +80,7 @@ def contents(store: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     lines = {}
     for text in (store / "ledger.jsonl").read_text().splitlines():
         line = json.loads(text)
-        lines[line["id"]] = {key: value for key, value in line.items() if key not in ("time", "attempts")}
+        lines[line["id"]] = {key: value for key, value in line.items() if key not in ("time", "attempts", "seconds")}
     return files, sorted(lines.values(), key=lambda line: line["index"])
 
 

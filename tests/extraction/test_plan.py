@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, UsageError
+from auxtap.extraction.datasets.record import Place
+from auxtap.extraction.datasets.token_file import TokenFile
 from auxtap.extraction.driver import ExtractionJob, run_extraction
 from auxtap.extraction.plan import Bounds, ExtractionPlan, Room, histogram, make_plan, supposed_topology
 from auxtap.extraction.samples import Dataset, DatasetSurvey, Sample, survey_dataset
@@ -19,7 +21,8 @@ Maker = Callable[..., ExtractionJob]
 
 
 def survey_of(lengths: list[int]) -> DatasetSurvey:
-    samples = tuple(Sample(i, f"s/{i}", i + 1, b"", b"\x01" * n) for i, n in enumerate(lengths))
+    none = TokenFile()
+    samples = tuple(Sample(i, f"s/{i}", Place(Path("x"), i + 1), n, none, 0, "") for i, n in enumerate(lengths))
     return DatasetSurvey(Dataset(Path("x"), "", samples), (), 0)
 
 
@@ -69,7 +72,7 @@ def test_a_survey_reads_on_whatever_is_wrong(tmp_path: Path) -> None:
     )
     survey = survey_dataset(path)
     assert [sample.sample_id for sample in survey.dataset.samples] == ["a", "c"] and survey.n_repeated == 1
-    assert [record.line for record in survey.bad] == [2, 3, 5]
+    assert [record.place.number for record in survey.bad] == [2, 3, 5]
     assert "empty" in survey.bad[0].reason and "line 1 already" in survey.bad[1].reason
 
 

@@ -28,7 +28,7 @@ def contents(store: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     lines = {}
     for text in (store / "ledger.jsonl").read_text().splitlines():
         line = json.loads(text)
-        lines[line["id"]] = {key: value for key, value in line.items() if key not in ("time", "attempts")}
+        lines[line["id"]] = {key: value for key, value in line.items() if key not in ("time", "attempts", "seconds")}
     return files, lines
 
 

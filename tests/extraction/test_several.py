@@ -15,6 +15,8 @@ import pytest
 
 from auxtap.core.errors import ExtractionError, ServerError, UsageError
 from auxtap.extraction.admission import Admission
+from auxtap.extraction.datasets.record import Place
+from auxtap.extraction.datasets.token_file import TokenFile
 from auxtap.extraction.driver import ExtractionJob, run_extraction
 from auxtap.extraction.integrity import check_store
 from auxtap.extraction.job import ServerPlace
@@ -255,8 +257,11 @@ def test_the_spool_never_holds_more_than_its_bound(make_job: Maker, server: Any,
     assert 4096 < peak <= 5 * 4096
 
 
+NO_TOKENS = TokenFile()
+
+
 def sample(index: int, n_tokens: int) -> Sample:
-    return Sample(index, f"s/{index}", index + 1, b"", b"\x01" * n_tokens)
+    return Sample(index, f"s/{index}", Place(Path("x"), index + 1), n_tokens, NO_TOKENS, 0, "")
 
 
 @pytest.mark.parametrize("seed", range(10))

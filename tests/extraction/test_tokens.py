@@ -1,13 +1,13 @@
 """Masks through real chat templates of transformers: exact to the token, or refused with the turn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.extraction.samples import Message
+from auxtap.extraction.samples import Conversation, Message
 from auxtap.extraction.tokens import ChatTokenizer, load_tokenizer
 
 CHATML = (
@@ -63,9 +63,9 @@ def save(tmp_path: Path) -> Callable[[str | None], Path]:
     return save_tokenizer
 
 
-def trained_text(tokenizer: ChatTokenizer, messages: tuple[Message, ...]) -> list[str]:
+def trained_text(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> list[str]:
     """Decode each run of trained tokens."""
-    tokens = tokenizer.tokenize(messages)
+    tokens = tokenizer.tokenize(Conversation(tuple(messages)))
     assert len(tokens.input_ids) == len(tokens.loss_mask)
     runs: list[list[int]] = []
     before = 0
@@ -88,8 +88,8 @@ def test_the_mask_is_what_the_assistant_says(save: Callable[[str | None], Path],
 
 
 def test_marked_and_plain_templates_agree(save: Callable[[str | None], Path]) -> None:
-    marked = load_tokenizer(save(MARKED)).tokenize(TALK)
-    plain = load_tokenizer(save(CHATML)).tokenize(TALK)
+    marked = load_tokenizer(save(MARKED)).tokenize(Conversation(TALK))
+    plain = load_tokenizer(save(CHATML)).tokenize(Conversation(TALK))
     assert list(marked.input_ids) == list(plain.input_ids) and list(marked.loss_mask) == list(plain.loss_mask)
 
 
@@ -100,23 +100,23 @@ def test_a_template_without_an_end_token(save: Callable[[str | None], Path]) -> 
 def test_a_template_that_rewrites_history_is_refused_with_the_turn(save: Callable[[str | None], Path]) -> None:
     tokenizer = load_tokenizer(save(FORGETFUL))
     with pytest.raises(ValueError, match=r"turn 3 \(assistant\)"):
-        tokenizer.tokenize(TALK)
+        tokenizer.tokenize(Conversation(TALK))
     assert trained_text(tokenizer, TALK[:3]) == ["hi there 🙂<|im_end|>"]
 
 
 def test_a_template_that_refuses_is_quoted(save: Callable[[str | None], Path]) -> None:
     with pytest.raises(ValueError, match=r"refuses turn 5 \(assistant\): the user begins"):
-        load_tokenizer(save(REFUSING)).tokenize(TALK)
+        load_tokenizer(save(REFUSING)).tokenize(Conversation(TALK))
 
 
 def test_nothing_to_train_on_is_refused(save: Callable[[str | None], Path]) -> None:
     for template in (CHATML, MARKED):
-        with pytest.raises(ValueError, match="no turn of the assistant"):
-            load_tokenizer(save(template)).tokenize(TALK[:2])
+        with pytest.raises(ValueError, match="nothing to train on"):
+            load_tokenizer(save(template)).tokenize(Conversation(TALK[:2]))
 
 
 def test_tokenizers_that_cannot_be_used(save: Callable[[str | None], Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no single chat template"):
+    with pytest.raises(UsageError, match="no chat template"):
         load_tokenizer(save(None))
     with pytest.raises(ExtractionError, match="is not there"):
         load_tokenizer(tmp_path / "nowhere")

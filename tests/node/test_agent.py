@@ -37,7 +37,7 @@ from auxtap.tests.shaped import RELEASE, shaped_files, shaped_tree, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported where they are used, when they are there.
-OPTIONAL = {"xxhash", "torch", "transformers", "safetensors", "fsspec", "prometheus_client", "psutil"}
+OPTIONAL = {"xxhash", "torch", "transformers", "safetensors", "fsspec", "prometheus_client", "psutil", "pyarrow"}
 STAND_INS = {"httpx", "numpy"}
 
 

@@ -1,0 +1,1 @@
+"""Datasets as people have them: files and folders of records, conversations, masks."""

@@ -1,0 +1,20 @@
+"""Say what became of a dataset's records."""
+
+from collections.abc import Iterator
+
+from auxtap.extraction.datasets.holdout import Holdout
+from auxtap.extraction.samples import BadRecord, ReadingCounts
+
+
+def describe_counts(counts: ReadingCounts, first_bad: BadRecord | None, holdout: Holdout | None) -> Iterator[str]:
+    """Give a line for each thing that a rule or a fault did; none when every record is a sample as it stands."""
+    if counts.bad:
+        yield f"{counts.bad:,} of {counts.records:,} records are bad and left out, the first: {first_bad}"
+    if counts.duplicates:
+        yield f"{counts.duplicates:,} records have tokens and mask of an earlier one and are left out"
+    if counts.too_long:
+        yield f"{counts.too_long:,} records are too long and left out"
+    if counts.cut:
+        yield f"{counts.cut:,} samples are cut"
+    if holdout is not None:
+        yield f"{counts.held_out:,} samples are held out ({holdout} asked for)"
