@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 
 from libcst import matchers as m
 
-from auxtap.rewriters.backbones import CAPTURE_SUFFIX, CaptureFunction, survey_capture
+from auxtap.rewriters.backbones import CaptureFunction, survey_capture
+from auxtap.rewriters.capture_loops import CAPTURE_SUFFIX
 from auxtap.rewriters.insertion import Insertion, guarded_call
 from auxtap.rewriters.syntax import ParsedFile, ParsedTree
 
