@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 # tracks, so that a worktree of SGLang below this folder is not checked along.
 TYPES := .build/types
 
-.PHONY: matrix device demo test test-fast check lint format types contract bench setup clean
+.PHONY: regen matrix device demo test test-fast check lint format types contract bench setup clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,10 @@ types: $(STAMP)
 
 contract: $(STAMP)
 	$(BIN)/lint-imports
+
+# The patches and manifests of all releases, and the page beside them; the tests hold them against the tool.
+regen: $(STAMP)
+	$(BIN)/auxtap sweep
 
 # Every release with an engine environment: about ten minutes each on two cores; the result is committed.
 MATRIX := 0.5.6 0.5.8.post1 0.5.9 0.5.10.post1 0.5.12.post1 0.5.13.post1 0.5.14 0.5.17 0.5.21 0.5.23

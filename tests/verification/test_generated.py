@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from auxtap.checkout.publication import patch_files
+from auxtap.checkout.publication import patch_files, read_published
 from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
+from auxtap.core.files import sha256_bytes
+from auxtap.rewriters.plan import TAP_ROOT, read_tap_files
 from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.table import BACKBONES_NAME
 from auxtap.verification.compatibility import PAGE_NAME
 from auxtap.verification.engine_report import TOLERANCE
 from auxtap.verification.proof_level import read_proofs
@@ -30,8 +33,8 @@ def test_the_committed_patch_is_what_the_tool_writes(release: str, shared_cache:
     proved = prove_patch(open_source(f"pypi:{release}", shared_cache), DEFAULT_MODELS, LAYERS)
     committed = patch_files(GENERATED / f"sglang-{release}")
     assert proved.proof.holds
-    assert proved.patch_set.patch == committed.patch.read_bytes(), "run auxtap sweep"
-    assert proved.manifest == committed.manifest.read_bytes(), "run auxtap sweep"
+    assert proved.patch_set.patch == committed.patch.read_bytes(), "run make regen"
+    assert proved.manifest == committed.manifest.read_bytes(), "run make regen"
 
 
 def test_every_release_has_a_patch_and_a_line_on_the_page() -> None:
@@ -42,6 +45,18 @@ def test_every_release_has_a_patch_and_a_line_on_the_page() -> None:
         assert files.patch.is_file() and files.manifest.is_file(), release
         assert f"| {release} |" in page
     assert {folder.name for folder in GENERATED.glob("sglang-*")} == {f"sglang-{release}" for release in releases}
+
+
+@pytest.mark.parametrize("each", chosen_releases(None))
+def test_every_committed_patch_carries_the_tap_of_today(each: str) -> None:
+    """Cheap enough for every release: the patch is the manifest's, and the tap's files in it are those beside us."""
+    written = read_published(patch_files(GENERATED / f"sglang-{each}"))
+    assert written.manifest.patch_sha256 == sha256_bytes(written.patch)
+    of_the_release = TAP_ROOT / BACKBONES_NAME
+    ours = {file.path: sha256_bytes(file.data) for file in read_tap_files()}
+    theirs = dict(written.manifest.new_files)
+    assert theirs.pop(of_the_release) and ours.pop(of_the_release)
+    assert theirs == ours, "run make regen"
 
 
 def test_every_kept_numeric_proof_names_its_servers() -> None:

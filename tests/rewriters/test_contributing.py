@@ -1,0 +1,75 @@
+"""The worked example of CONTRIBUTING.md is code that runs: on the class that it shows, and on what it must refuse."""
+
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from libcst import matchers
+
+from auxtap.core.errors import PatchError
+from auxtap.core.source_tree import SRT_ROOT
+from auxtap.rewriters.gate import GateRewriter
+from auxtap.rewriters.insertion import Insertion, guarded_call
+from auxtap.rewriters.syntax import ParsedTree, parameters
+from auxtap.tests.shaped import SCHEDULER, shaped_tree
+
+TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text()
+HEAD = b"import logging\n\n\n"
+
+
+@pytest.fixture(scope="module")
+def rewriter() -> Any:
+    """Return the rewriter that the document shows, made with the names that a module of `rewriters/` imports."""
+    (block,) = re.findall(r"^ *```python\n(.*?)^ *```$", TEXT, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {
+        "dataclass": dataclass, "PurePosixPath": PurePosixPath, "SRT_ROOT": SRT_ROOT, "Insertion": Insertion,
+        "ParsedTree": ParsedTree, "guarded_call": guarded_call, "m": matchers, "parameters": parameters,
+        "__name__": __name__,
+    }  # fmt: skip
+    exec(textwrap.dedent(block), names)
+    return names["FinishRewriter"]()
+
+
+@pytest.fixture(scope="module")
+def shown() -> bytes:
+    """Return the class that the document shows."""
+    found = re.search(r"^    class Scheduler:\n(?:        .*\n)+", TEXT, re.MULTILINE)
+    assert found is not None
+    return HEAD + textwrap.dedent(found[0]).encode()
+
+
+def files(data: bytes) -> ParsedTree:
+    return ParsedTree(shaped_tree({SCHEDULER: data}))
+
+
+def test_the_shown_class(rewriter: Any, shown: bytes) -> None:
+    proposed = rewriter.propose(files(shown))
+    assert proposed.text == "        if _auxtap is not None: _auxtap.finish(req)"
+    assert shown.splitlines()[proposed.line - 1].strip() == b"self.pool.free(req)"
+    assert GateRewriter(SCHEDULER).propose(files(shown)).line == 2
+
+
+def test_it_takes_names_from_the_file(rewriter: Any, shown: bytes) -> None:
+    renamed = shown.replace(b"req)", b"done)")
+    assert renamed != shown
+    assert rewriter.propose(files(renamed)).text.endswith("_auxtap.finish(done)")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b"self.pool.free(req)", b"self.pool.keep(req)", "found none"),
+        (b"        self.count -= 1\n", b"        self.pool.free(req)\n", "found 2, at lines 6, 7"),
+        (b"self.count -= 1", b"if req is None: return", "found a return before it"),
+        (b"def finish", b"def end", "Scheduler.finish"),
+    ],
+)
+def test_what_it_refuses(rewriter: Any, shown: bytes, old: bytes, new: bytes, said: str) -> None:
+    changed = shown.replace(old, new)
+    assert changed != shown
+    with pytest.raises(PatchError) as caught:
+        rewriter.propose(files(changed))
+    assert said in caught.value.message
