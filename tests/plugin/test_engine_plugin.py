@@ -1,23 +1,29 @@
 """The plugin in a real server: what transformers computes, and byte for byte what the patched way stores."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from auxtap.checkout.worktree import apply_patch, revert
 from auxtap.core.cache import CacheLayout
+from auxtap.core.errors import ServerError
 from auxtap.extraction.manifest import read_manifest
 from auxtap.extraction.reader import StoreReader
-from auxtap.serving.engine_env import set_up_engine
+from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 from auxtap.serving.plugin_home import make_plugin_home
-from auxtap.serving.profile import LaunchSpec
-from auxtap.serving.server import be_silent
+from auxtap.serving.processes import choose_port
+from auxtap.serving.profile import LOOPBACK, LaunchSpec
+from auxtap.serving.server import ServerProcess, be_silent
 from auxtap.tests.plugin.conftest import LAYERS, PluginCase, make_plugin_case
 from auxtap.verification.engine import compare_runs, run_cases
 from auxtap.verification.engine_cases import EngineCase
-from auxtap.verification.engine_run import run_case
+from auxtap.verification.engine_run import extract_all, run_case, write_dataset
+from auxtap.verification.engine_settings import SETTINGS
 from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
 from auxtap.verification.stored_states import read_states
 from auxtap.verification.tiny_models import make_tiny_models
 
@@ -43,20 +49,7 @@ def test_the_plugin_gives_what_the_patch_gives(case: PluginCase, shared_cache: C
     release = case.source.tree.release
     engine = set_up_engine(release, shared_cache)
     models = {model.name: model for model in make_tiny_models(("llama", "deepseek_v3"), engine, shared_cache)}
-    template = LaunchSpec(
-        python=engine.python,
-        tree=case.tree,
-        model_path="",
-        port=0,
-        spool=tmp_path / "spool",
-        layers=LAYERS,
-        cpu=True,
-        required_arguments=case.patch_set.plan.server_flags,
-        plugin=make_plugin_home(shared_cache),
-        plugin_patch=case.patch_folder,
-        log=tmp_path / "import.log",
-        bytecode=shared_cache.bytecode / f"sglang-{release}",
-    )
+    template = plugged_server(case, engine, shared_cache, tmp_path)
     plugged = tmp_path / "plugged"
     plugged.mkdir()
     with ForkServer(template) as fork_server:
@@ -76,6 +69,62 @@ def test_the_plugin_gives_what_the_patch_gives(case: PluginCase, shared_cache: C
     assert by_patch.problem is None
     assert_same_states(runs[0].pair.store, by_patch.pair.store)
     assert_the_way_is_told(runs[0].pair.store, by_patch.pair.store, case)
+
+
+def plugged_server(case: PluginCase, engine: EngineEnvironment, cache: CacheLayout, folder: Path) -> LaunchSpec:
+    release = case.source.tree.release
+    return LaunchSpec(
+        python=engine.python,
+        tree=case.tree,
+        model_path="",
+        port=0,
+        spool=folder / "spool",
+        layers=LAYERS,
+        cpu=True,
+        required_arguments=case.patch_set.plan.server_flags,
+        plugin=make_plugin_home(cache),
+        plugin_patch=case.patch_folder,
+        log=folder / "import.log",
+        bytecode=cache.bytecode / f"sglang-{release}",
+    )
+
+
+def test_a_server_started_the_ordinary_way(case: PluginCase, shared_cache: CacheLayout, tmp_path: Path) -> None:
+    """Its processes are spawned, and the modules that the plugin changes are imported after it is loaded."""
+    engine = set_up_engine(case.source.tree.release, shared_cache)
+    (model,) = make_tiny_models(("llama",), engine, shared_cache)
+    spec = replace(
+        plugged_server(case, engine, shared_cache, tmp_path),
+        model_path=str(model.path),
+        port=choose_port(LOOPBACK, 0),
+        log=tmp_path / "server.log",
+    )
+    dataset = write_dataset(tmp_path / "data.jsonl", (1, 5, 40))
+    with ServerProcess(spec) as server:
+        server.wait_ready(timeout_s=300)
+        extract_all(spec, dataset, tmp_path / "store", SETTINGS["default"])
+    (comparison,) = compare_stores([StoreAndModel(tmp_path / "store", model.path)], engine.python)
+    assert isinstance(comparison, Comparison)
+    assert [state.rows for state in comparison.states] == [46] * (len(LAYERS) + 1)
+    assert max(state.max_rel for state in comparison.states) < 5e-6
+    assert json.loads((tmp_path / "store/manifest.json").read_bytes())["way"] == "plugin"
+
+
+def test_a_server_whose_sglang_was_changed_does_not_start(
+    case: PluginCase, shared_cache: CacheLayout, tmp_path: Path
+) -> None:
+    engine = set_up_engine(case.source.tree.release, shared_cache)
+    (model,) = make_tiny_models(("llama",), engine, shared_cache)
+    other = tmp_path / "patches"
+    shutil.copytree(Path(__file__).resolve().parents[2] / "generated/sglang-0.5.9", other)
+    spec = replace(
+        plugged_server(case, engine, shared_cache, tmp_path),
+        model_path=str(model.path),
+        port=choose_port(LOOPBACK, 0),
+        plugin_patch=other,
+    )
+    with ServerProcess(spec) as server, pytest.raises(ServerError, match=r"^auxtap: refused: the patch .* is not for"):
+        server.wait_ready(timeout_s=300)
 
 
 def assert_same_states(one: Path, other: Path) -> None:
