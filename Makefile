@@ -7,7 +7,10 @@ STAMP := $(VENV)/.stamp
 # tracks, so that a worktree of SGLang below this folder is not checked along.
 TYPES := .build/types
 
-.PHONY: regen matrix device demo test test-fast check lint format types contract bench setup clean
+DOCS := .build/docs
+DOCS_STAMP := $(DOCS)/venv/.stamp
+
+.PHONY: regen matrix device demo test test-fast check lint format types contract bench setup clean docs readme
 
 setup: $(STAMP)
 
@@ -26,7 +29,21 @@ test: check
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m 'not engine'
 
-check: lint types contract
+check: lint types contract docs
+
+# The site in $(DOCS)/site; a broken link, or a page that no menu holds, is an error.
+docs: $(STAMP) $(DOCS_STAMP)
+	$(BIN)/python docs/pages.py $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --quiet --strict --config-file $(DOCS)/mkdocs.yml
+
+# What the README says of releases comes from generated/.
+readme: $(STAMP)
+	$(BIN)/python docs/pages.py --readme
+
+$(DOCS_STAMP): constraints.txt
+	$(PYTHON) -m venv $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-material
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check

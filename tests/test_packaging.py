@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def _package_folders() -> set[str]:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    apart = ("tests/", "fixtures/", "benchmarks/")
+    apart = ("tests/", "fixtures/", "benchmarks/", "docs/")
     folders = {Path(line).parent for line in listed.splitlines() if not line.startswith(apart)}
     return {".".join(["auxtap", *folder.parts]) for folder in folders if not folder.is_relative_to("examples")}
 
@@ -64,7 +64,9 @@ def test_the_wheel_holds_everything(tmp_path):
     code = {
         name
         for name in files
-        if name.endswith((".py", ".typed")) and not name.startswith(("tests/", "fixtures/", "examples/", "benchmarks/"))
+        if name.endswith((".py", ".typed"))
+        and not name.startswith(("tests/", "fixtures/", "examples/", "benchmarks/", "docs/")
+            )
     }
     data = {
         name for name in files if name.startswith(("generated/", "serving/engine_locks/", "nodes/")) and "." in name
