@@ -249,7 +249,8 @@ def write_pages(out: Path) -> list[str]:
 def readme_with_summary(text: str) -> str:
     """Return the README with the sentences about releases as they are now."""
     wrapped = "\n".join(textwrap.wrap(summary(), 119, break_on_hyphens=False))
-    return re.sub(r"(?<=<!-- releases -->\n).*?(?=\n<!-- end of releases -->)", lambda _: wrapped, text, flags=re.DOTALL)
+    between = re.compile(r"(?<=<!-- releases -->\n).*?(?=<!-- end of releases -->)", re.DOTALL)
+    return between.sub(lambda _: f"{wrapped}\n", text)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ def test_the_wheel_holds_everything(tmp_path):
         name
         for name in files
         if name.endswith((".py", ".typed"))
-        and not name.startswith(("tests/", "fixtures/", "examples/", "benchmarks/", "docs/")
-            )
+        and not name.startswith(("tests/", "fixtures/", "examples/", "benchmarks/", "docs/"))
     }
     data = {
         name for name in files if name.startswith(("generated/", "serving/engine_locks/", "nodes/")) and "." in name

@@ -1,0 +1,91 @@
+"""The documentation says what there is: every command that it shows is one, every link leads somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer.main
+
+from auxtap import cli
+from auxtap.commands.menu import MENU
+from auxtap.tests.docs.conftest import ROOT, shown_commands
+
+COMMANDS = sorted(set(shown_commands()))
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(COMMANDS) >= 45
+    assert {page for page, _ in COMMANDS} >= {"README.md", "docs/tutorial.md", "docs/guides/real-extraction.md"}
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_a_command_that_is_shown_can_be_called(page: str, line: str) -> None:
+    """It is parsed as the command line parses it, and not run."""
+    words = shlex.split(line.partition(" > ")[0].replace("...", ""))
+    command: Any = typer.main.get_command(cli.app)
+    arguments = words[1:]
+    context = None
+    names = ["auxtap"]
+    while hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
+        assert arguments[0] in command.commands, f"{page}: {line}"
+        context = command.context_class(command, info_name=names[-1], parent=context)
+        names.append(arguments[0])
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    if hasattr(command, "commands"):
+        assert arguments[0] in ("--help", "--install-completion", "--version"), f"{page}: {line}"
+        return
+    command.make_context(names[-1], arguments, parent=context)
+
+
+def test_every_page_is_listed_and_every_link_leads_somewhere(pages: ModuleType, tmp_path: Path) -> None:
+    listed = pages.write_pages(tmp_path)
+    folder = tmp_path / "pages"
+    assert sorted(listed) == sorted(str(path.relative_to(folder)) for path in folder.rglob("*.md"))
+    assert listed[:2] == ["index.md", "tutorial.md"]
+    for name in listed:
+        text = re.sub(r"```.*?```", "", (folder / name).read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if "://" not in target:
+                assert (folder / name).parent.joinpath(target).exists(), f"{name}: {target}"
+    configuration = (tmp_path / "mkdocs.yml").read_text()
+    assert all(f'  - "{name}"\n' in configuration for name in listed)
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    for target in re.findall(r"\]\(([^)#\s]+)\)", text):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+def test_every_command_and_option_has_its_entry(pages: ModuleType) -> None:
+    page = pages.command_page()
+    group: Any = typer.main.get_command(cli.app)
+    for name in MENU:
+        command = group.commands[name]
+        for inner in getattr(command, "commands", {"": command}):
+            assert f"\n## auxtap {f'{name} {inner}'.strip()}\n" in page
+    assert "| `--port &lt;int range>`" not in page and "`AUXTAP_SERVE_PORT`" in page
+
+
+def test_python_has_its_entries(pages: ModuleType) -> None:
+    page = pages.python_page()
+    for name in ("auxtap.open_source", "auxtap.open_store", "OpenTree.patch", "StoreReader.torch_dataset"):
+        assert re.search(rf"^#+ {re.escape(name)}$", page, re.MULTILINE), name
+    assert " at 0x" not in page and "- `SourceError`: " in page
+
+
+def test_licences_are_named(pages: ModuleType) -> None:
+    page = pages.licence_page()
+    for name in ("typer", "libcst", "safetensors", "numpy"):
+        assert re.search(rf"^\| {name} \| [\w.]+ \| [^|]*\w[^|]* \| always \|$", page, re.MULTILINE), name
+    assert "unknown" not in page
+
+
+def test_the_readme_says_what_generated_holds(pages: ModuleType) -> None:
+    """`make readme` brings it up to date."""
+    text = (ROOT / "README.md").read_text()
+    assert pages.readme_with_summary(text) == text
+    assert pages.summary().split()[0] in text
