@@ -34,7 +34,7 @@ check: lint types contract docs
 # The site in $(DOCS)/site; a broken link, or a page that no menu holds, is an error.
 docs: $(STAMP) $(DOCS_STAMP)
 	$(BIN)/python docs/pages.py $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --quiet --strict --config-file $(DOCS)/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --strict --config-file $(DOCS)/mkdocs.yml
 
 # What the README says of releases comes from generated/.
 readme: $(STAMP)
