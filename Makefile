@@ -65,6 +65,7 @@ contract: $(STAMP)
 # The patches and manifests of all releases, and the page beside them; the tests hold them against the tool.
 regen: $(STAMP)
 	$(BIN)/auxtap sweep
+	$(BIN)/python docs/pages.py --readme
 
 # Every release with an engine environment: about ten minutes each on two cores; the result is committed.
 MATRIX := 0.5.6 0.5.8.post1 0.5.9 0.5.10.post1 0.5.12.post1 0.5.13.post1 0.5.14 0.5.17 0.5.21 0.5.23
