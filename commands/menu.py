@@ -32,7 +32,9 @@ MENU = {
     "upgrade": Entry("Retrace, regenerate and prove for B, show what changed since A, and give one verdict."),
     "sweep": Entry("Write and prove the patch of many SGLang releases; a sweep of all writes the page."),
     "apply": Entry("Apply the proved capture patch to a git worktree of its own, or to an installed package."),
-    "revert": Entry("Remove a worktree that apply made, and its branch.", "apply"),
+    "revert": Entry(
+        "Remove a worktree that apply made, and its branch; or put a patched package back as it was.", "apply"
+    ),
     "engine": Entry("Set up the environments in which SGLang serves on a CPU.", "engine", "engine_app"),
     "serve": Entry("Start a server with the tap on, patched or by plugin; Ctrl-C stops it whole."),
     "canary": Entry("Check a tapped server's states without a reference model; exit 8 when a check fails."),
