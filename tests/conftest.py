@@ -12,6 +12,7 @@ from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-releases", action="store_true", help="trace every release rather than a few of them")
     parser.addoption("--engine-matrix", action="store_true", help="prove all engine cases, not a covering few")
+    parser.addoption("--engine-kills", type=int, default=8, help="kills -9 beside a real server, each way [default: 8]")
 
 
 def pytest_configure() -> None:
