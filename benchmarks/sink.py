@@ -126,8 +126,8 @@ def without_digest() -> Iterator[None]:
         protocol.new_digest = original
 
 
-def drain_store(sink: Sink) -> Callable[[Path], Path]:
-    """Return what brings a ready part into a store: read, both digests, finite check, written and synced."""
+def drain_store(sink: Sink, root: Path) -> Callable[[Path], Path]:
+    """Return what brings a ready part into a store at `root`: read, both digests, finite check, written and synced."""
     from auxtap.extraction.ledger import LedgerWriter
     from auxtap.extraction.manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest
     from auxtap.extraction.parts import ReadyPart, Replica
@@ -136,7 +136,6 @@ def drain_store(sink: Sink) -> Callable[[Path], Path]:
     from auxtap.extraction.spool import SpoolUnion
     from auxtap.extraction.store import PartSource, Store
 
-    root = sink.folder.with_name("store")
     (root / "samples").mkdir(parents=True)
     states = tuple(slot.name for slot in sink.layout.slots[1:])
     manifest = StoreManifest(
@@ -185,7 +184,7 @@ def measure(place: Path, rounds: int) -> tuple[dict[str, list[float]], int]:
     folder = Path(tempfile.mkdtemp(prefix="auxtap-sink-", dir=place))
     try:
         sink = Sink(folder / "spool")
-        drain = drain_store(sink)
+        drain = drain_store(sink, folder / "store")
         seconds: dict[str, list[float]] = {}
         held = reset_peak()
         for number in range(rounds + 1):

@@ -27,16 +27,20 @@ def check(name: Name, json_output: Json = False) -> None:
     profile = find_profile(name)
     source = read_source(profile)
     lines: tuple[CheckLine, ...]
+    unreachable: ServerError | None = None
     try:
         with open_node(profile, console.say) as session:
             lines = check_node(session, source, console.say)
     except ServerError as error:
+        unreachable = error
         lines = (CheckLine("ssh", FAIL, error.message, error.hint or ""),)
     failed = [line.name for line in lines if line.verdict == FAIL]
     if json_output:
         console.emit_json(node_view.check_record(profile.name, lines))
     else:
         node_view.show_checks(lines)
+    if unreachable is not None:
+        raise unreachable
     if failed:
         raise CheckFailedError(
             f"{profile.name} is not ready: {', '.join(failed)}", hint="each failed line says what to do"

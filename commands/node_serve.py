@@ -38,6 +38,7 @@ def serve_on_node(
     models: str,
     port: int,
     timeout_s: float | None,
+    restarts: int,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -59,10 +60,11 @@ def serve_on_node(
     with open_node(profile, console.say) as session, detaching(name):
         tree = serving.make_tree(session, patch, console.say)
         planned = serving.plan_server(session, patch, tree, chosen, user, final)
-        server = serving.start_server(session, planned)
+        patience_s = timeout_s or profile.ready_timeout_s
+        server = serving.start_server(session, planned, restarts=restarts, timeout_s=patience_s)
         where = f"the server on {session.host} (pid {server.pid}, log {server.log})"
         console.say(f"{where} runs already" if server.already else f"started {where}")
-        ready_s = serving.wait_ready(session, timeout_s or profile.ready_timeout_s, console.say)
+        ready_s = serving.wait_ready(session, patience_s, console.say)
         if detach:
             node_view.show_node_server(name, session.host, server, ready_s, None, as_json=as_json)
             return

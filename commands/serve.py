@@ -55,6 +55,9 @@ def serve(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds to wait until it is ready. [default: 1800; the profile's]")
     ] = None,
+    restart: Annotated[
+        int, typer.Option(min=0, help="Starts it gets at most when it dies, or when an extraction finds it stuck.")
+    ] = 3,
     log: Annotated[Path | None, typer.Option(help="The server's log. [default: in auxtap's cache]")] = None,
     node: Annotated[
         str | None,
@@ -87,7 +90,7 @@ def serve(
             return
         node_serve.serve_on_node(
             node, extra, layers=layers, final=chosen_final, models=models, port=port,
-            timeout_s=timeout, detach=detach, as_json=json_output,
+            timeout_s=timeout, restarts=restart, detach=detach, as_json=json_output,
         )  # fmt: skip
         return
     wanted = Wanted(python, layers, chosen_final, cpu, spool, host, port, log, extra)
@@ -96,7 +99,7 @@ def serve(
     else:
         spec = patched_spec(worktree, model_path, wanted)
     try:
-        run_server(spec, timeout or READY_TIMEOUT_S, json_output=json_output)
+        run_server(spec, timeout or READY_TIMEOUT_S, restarts=restart, json_output=json_output)
     finally:
         if spool is None and spec.spool is not None:
             tidy_spool(spec.spool)
@@ -113,12 +116,13 @@ def refuse_with_node(**options: object) -> None:
             raise UsageError(f"--{name.replace('_', '-')} and --node exclude each other", hint="the profile says it")
 
 
-def run_server(spec: "LaunchSpec", timeout_s: float, *, json_output: bool) -> None:
-    """Run a server until a person stops it.
+def run_server(spec: "LaunchSpec", timeout_s: float, *, restarts: int, json_output: bool) -> None:
+    """Run a server until a person stops it; once ready it is started again at most `restarts` times.
 
     Raises:
-        ServerError: it does not become ready, or ends by itself.
+        ServerError: it does not become ready, or ends by itself and was started again often enough.
     """
+    from auxtap.serving.keeper import Keeper
     from auxtap.serving.server import ServerProcess
     from auxtap.ui import console, engine_view
 
@@ -136,7 +140,7 @@ def run_server(spec: "LaunchSpec", timeout_s: float, *, json_output: bool) -> No
                     spec.url, spec.spool, spec.log, server.pid, spec.release, spec.layers, spec.final, round(seconds, 1)
                 )
                 show(row)
-                raise server.wait_ended()
+                raise Keeper(server, restarts=restarts, timeout_s=timeout_s, progress=console.say).keep()
         except KeyboardInterrupt:
             console.say("the server is stopped")
             if not ready:

@@ -160,6 +160,9 @@ class ServerClient:
     ) -> tuple[int, "_Response"]:
         deadline = time.monotonic() + timeout_s
         headers = {"Content-Type": "application/json"} if content is not None else {}
+        if path == "/health":
+            # Asked by a connection of its own: one that is kept open may lead to a server that is no more.
+            headers["Connection"] = "close"
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
         with self._http.stream(method, self.url + path, content=content, headers=headers, timeout=timeout) as response:
             data = bytearray()

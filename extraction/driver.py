@@ -3,7 +3,7 @@
 from auxtap.core.errors import UsageError
 from auxtap.extraction.courier import ATTEMPTS_A_SESSION
 from auxtap.extraction.describe import describe_run
-from auxtap.extraction.fleet import Restarter, no_restart, open_fleet
+from auxtap.extraction.fleet import open_fleet
 from auxtap.extraction.formats.contract import part_format
 from auxtap.extraction.job import (
     ExtractionJob,
@@ -14,6 +14,7 @@ from auxtap.extraction.job import (
     StopRequest,
     ignore_progress,
 )
+from auxtap.extraction.keeper import Keeper
 from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.reporting import StatusFile, observe_all
 from auxtap.extraction.session import Session, Surroundings
@@ -40,11 +41,12 @@ def run_extraction(
     observe: Observer = ignore_progress,
     *,
     stop: StopRequest | None = None,
-    restart: Restarter = no_restart,
+    keeper: Keeper | None = None,
 ) -> ExtractionSummary:
     """Extract every sample of the job that its store does not hold yet.
 
-    `observe` is called in this thread only. `restart` is called once whenever a server has gone, in another thread.
+    `observe` is called in this thread only. `keeper` brings servers back that have gone; by default an
+    `auxtap serve` that keeps one is asked.
 
     Raises:
         UsageError: the job asks for something that cannot be.
@@ -56,7 +58,7 @@ def run_extraction(
     stop = stop or StopRequest()
     status = StatusFile(job.store)
     tally = Tally(job, observe_all([observe, status]))
-    with open_fleet(job, stop.now, restart) as fleet:
+    with open_fleet(job, stop.now, keeper) as fleet:
         head = fleet.topology.head
         job.dataset.check_vocabulary(head.vocab_size)
         for end in fleet.endpoints:

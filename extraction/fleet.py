@@ -10,6 +10,7 @@ from auxtap.extraction.client import ServerClient, ServerInfo
 from auxtap.extraction.endpoint import Endpoint
 from auxtap.extraction.heartbeat import Heartbeat
 from auxtap.extraction.job import ExtractionJob, ServerPlace
+from auxtap.extraction.keeper import Keeper, LostServer, SpoolKeeper
 from auxtap.extraction.parts import Replica, WritersWatch, removed_spool
 from auxtap.extraction.sequence import Parcel
 from auxtap.extraction.spool import SpoolDirectory, SpoolUnion
@@ -17,22 +18,16 @@ from auxtap.extraction.tally import Traffic
 from auxtap.extraction.topology import Topology, WritersMissingError, is_complete
 
 _SHARE_OF_FREE = (4, 5)
-# Starts a server again, given its URL and what became of it; for those that auxtap itself has started.
-Restarter = Callable[[str, str], None]
-
-
-def no_restart(url: str, reason: str) -> None:
-    """Leave a server that is gone to whoever started it."""
 
 
 class Fleet:
     """The servers; `topology` is what each of them writes."""
 
-    def __init__(self, endpoints: tuple[Endpoint, ...], restart: Restarter) -> None:
+    def __init__(self, endpoints: tuple[Endpoint, ...], keeper: Keeper) -> None:
         """Take servers that are open and serve the same."""
         self.endpoints = endpoints
         self.topology: Topology = endpoints[0].replicas[0].writers.topology
-        self._restart = restart
+        self._keeper = keeper
 
     @property
     def longest_prompt(self) -> int:
@@ -64,6 +59,10 @@ class Fleet:
         if any(end.is_up for end in self.endpoints):
             return None
         return max(self.endpoints, key=lambda end: end.gone_since)
+
+    def is_coming_back(self) -> bool:
+        """Tell whether a server that is gone is being started again."""
+        return any(not end.is_up and self._keeper.is_at_it(_lost(end)) for end in self.endpoints)
 
     def traffic(self) -> Traffic:
         """Return what is on its way."""
@@ -113,7 +112,7 @@ class Fleet:
     ) -> None:
         """Begin to look after every server."""
         for end in self.endpoints:
-            end.heartbeat = Heartbeat(_Watched(end, self._restart, lose, fail, wake), stall_s=stall_s)
+            end.heartbeat = Heartbeat(_Watched(end, self._keeper, lose, fail, wake), stall_s=stall_s)
             end.heartbeat.start()
 
     def watch_no_longer(self) -> None:
@@ -123,30 +122,44 @@ class Fleet:
                 end.heartbeat.stop()
 
 
+def _lost(end: Endpoint) -> LostServer:
+    # Behind a router nobody knows which of its servers is to blame, so none of them is to be started again.
+    replicas = end.replicas if len(end.replicas) == 1 else ()
+    return LostServer(
+        url=end.url,
+        reason=end.gone or "",
+        spools=tuple(path for replica in replicas for path in replica.spool.paths),
+        nonces=frozenset(writer.nonce for replica in replicas for writer in replica.writers.topology.writers),
+    )
+
+
 class _Watched:
     """A server with what is to be done when it goes or comes back."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        restart: Restarter,
+        keeper: Keeper,
         lose: Callable[[Endpoint, str], None],
         fail: Callable[[Exception], None],
         wake: Callable[[], None],
     ) -> None:
         self._endpoint = endpoint
-        self._restart = restart
+        self._keeper = keeper
         self._lose = lose
         self._fail = fail
         self._wake = wake
-        self._restarted_for: float | None = None
+        self._asked_for: float | None = None
 
     def is_alive(self) -> bool:
         end = self._endpoint
-        if end.gone is not None and self._restarted_for != end.gone_since:
-            self._restarted_for = end.gone_since
+        if end.gone is not None:
+            lost, first = _lost(end), self._asked_for != end.gone_since
+            self._asked_for = end.gone_since
             try:
-                self._restart(end.url, end.gone)
+                # Asked again when its next start came to nothing.
+                if first or not self._keeper.is_at_it(lost):
+                    self._keeper.restart(lost)
             except Exception as error:
                 self._fail(error)
                 return False
@@ -173,7 +186,7 @@ class _Watched:
 
 
 @contextlib.contextmanager
-def open_fleet(job: ExtractionJob, stop: threading.Event, restart: Restarter = no_restart) -> Iterator[Fleet]:
+def open_fleet(job: ExtractionJob, stop: threading.Event, keeper: Keeper | None = None) -> Iterator[Fleet]:
     """Open the spools and clients of every server for the length of the block.
 
     Raises:
@@ -188,7 +201,7 @@ def open_fleet(job: ExtractionJob, stop: threading.Event, restart: Restarter = n
             Endpoint(client, info, replicas, max_requests=job.concurrency, max_bytes=budget, stop=stop)
             for (client, info, replicas), budget in zip(opened, budgets, strict=True)
         )
-        yield Fleet(endpoints, restart)
+        yield Fleet(endpoints, keeper or SpoolKeeper())
 
 
 def _open_place(

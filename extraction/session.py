@@ -270,9 +270,11 @@ class Session:
         self._changed.set()
 
     def _look_for_servers(self) -> None:
-        """End the run when every server has been gone for too long."""
+        """End the run when every server has been gone for too long and none is being started again."""
         gone = self._fleet.longest_living_gone()
-        if gone is not None and time.monotonic() - gone.gone_since >= self._job.wait_for_server_s:
+        if gone is None or self._fleet.is_coming_back():
+            return
+        if time.monotonic() - gone.gone_since >= self._job.wait_for_server_s:
             self._fail(
                 ServerError(
                     f"server {gone.url} is {gone.gone}",

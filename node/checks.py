@@ -233,6 +233,7 @@ def _judge_disks(profile: NodeProfile, disks: Mapping[str, Any], memory: int) ->
             )
         else:
             yield CheckLine(name, OK, f"{detail}, {needed / GIB:.1f} GiB planned")
+    yield from _judge_pages(disks["spool"])
     spool, store = disks["spool"], disks["store"]
     if "error" not in spool and "error" not in store and spool["device"] == store["device"]:
         needed = plan.spool_bytes + plan.store_bytes
@@ -242,6 +243,19 @@ def _judge_disks(profile: NodeProfile, disks: Mapping[str, Any], memory: int) ->
     if plan.spool.startswith("/dev/shm/") and memory and plan.spool_bytes > memory:  # noqa: S108
         detail = f"shared memory is memory, and {memory / GIB:.1f} GiB of it are available"
         yield CheckLine("memory", FAIL, detail, "plan storage.spool_bytes below that")
+
+
+def _judge_pages(spool: Mapping[str, Any]) -> Iterator[CheckLine]:
+    """Say when the spool is memory in small pages, of which writing is dear (docs/benchmarks.md)."""
+    mount = spool.get("mount", {})
+    if mount.get("kind") != "tmpfs":
+        return
+    options = dict(option.partition("=")[::2] for option in mount["options"].split(","))
+    if options.get("huge", "never") in ("never", "advise"):
+        detail = f"{spool['at']} is memory in small pages: writing there takes about five times the CPU"
+        yield CheckLine("spool pages", WARN, detail, "as root: mount -o remount,huge=within_size MOUNT")
+    else:
+        yield CheckLine("spool pages", OK, f"huge={options['huge']}")
 
 
 def _judge_port(profile: NodeProfile, port: Mapping[str, Any], server: Mapping[str, Any]) -> CheckLine:

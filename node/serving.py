@@ -113,13 +113,21 @@ def make_tree(session: NodeSession, patch: NodePatch, progress: Progress) -> str
     return str(made["tree"])
 
 
-def start_server(session: NodeSession, planned: PlannedServer) -> NodeServer:
+def start_server(session: NodeSession, planned: PlannedServer, *, restarts: int, timeout_s: float) -> NodeServer:
     """Start the server, or find it running as planned.
+
+    An extraction that finds it gone starts it again, `restarts` times at most; it has `timeout_s` to become ready.
 
     Raises:
         ServerError: another one runs, or the port is taken.
     """
-    answer = session.agent.call("server-start", {"spec": spec_json(planned.spec), "argv": list(planned.flags.argv)})
+    wanted = {
+        "spec": spec_json(planned.spec),
+        "argv": list(planned.flags.argv),
+        "restarts": restarts,
+        "timeout_s": timeout_s,
+    }
+    answer = session.agent.call("server-start", wanted)
     return NodeServer(
         url=answer["url"],
         port=answer["port"],

@@ -180,6 +180,7 @@ class WatchedServer(abc.ABC):
         try:
             # Emptied here: a reader must never take an earlier server's lines for this one's.
             spec.log.write_bytes(b"")
+            self.log = ServerLog(spec.log)
         except OSError as error:
             raise ServerError(f"cannot write the log {spec.log}: {error.strerror or error}") from None
         self._process = self.launch()

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from auxtap.core import keeping
 from auxtap.core.errors import ServerError
 from auxtap.serving.profile import FINAL_STATES
 
@@ -56,6 +57,11 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
+def is_tapped(spool: Path) -> bool:
+    """Tell whether a live server taps into `spool`."""
+    return any(_is_held(lock) for lock in spool.glob(LOCKS))
+
+
 def is_armed(spool: Path) -> bool:
     """Tell whether every writer (stage x data-parallel group) has published its descriptor."""
     records = _descriptors(spool).values()
@@ -89,12 +95,12 @@ def remove_spool(spool: Path) -> int:
 
     A live server's spool stays as it is.
     """
-    if any(_is_held(lock) for lock in spool.glob(LOCKS)):
+    if is_tapped(spool):
         return 0
     left = len(list(spool.glob(READY)))
     if left:
         return left
-    for pattern in (DESCRIPTORS, STATS, LOCKS, FAILED, WRITING):
+    for pattern in (DESCRIPTORS, STATS, LOCKS, FAILED, WRITING, keeping.LOCK, keeping.REQUEST):
         for path in spool.glob(pattern):
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from typing import Any
 
 from auxtap.core.errors import AuxtapError, ExitCode, ExtractionError
 from auxtap.core.files import publish_bytes, sha256_bytes
+from auxtap.node.agent import server
 from auxtap.node.agent.detached import read_record, start_detached, write_record
 from auxtap.node.agent.folder import NodeFolder
 from auxtap.node.agent.processes import ProcessMark, is_alive, send_signal, session_members, stop_session
@@ -103,6 +104,24 @@ class _Events:
             self._file.write(json.dumps(event).encode() + b"\n")
 
 
+class _NodeKeeper:
+    """Starts the node's server again, as it was started."""
+
+    def __init__(self, folder: NodeFolder) -> None:
+        self._folder = folder
+
+    def restart(self, lost: Any) -> None:
+        if self._is_ours(lost):
+            server.restart_server(self._folder, lost.nonces)
+
+    def is_at_it(self, lost: Any) -> bool:
+        return self._is_ours(lost) and server.is_starting(self._folder)
+
+    def _is_ours(self, lost: Any) -> bool:
+        record = read_record(self._folder.server_record)
+        return record is not None and Path(record["spool"]) in lost.spools
+
+
 def run_here(folder: NodeFolder, job: "Mapping[str, Any]", events_path: Path) -> "dict[str, Any]":
     """Carry the extraction out in this process."""
     from auxtap.extraction.driver import ExtractionJob, StopRequest, run_extraction
@@ -124,7 +143,7 @@ def run_here(folder: NodeFolder, job: "Mapping[str, Any]", events_path: Path) ->
         if options.get("shard"):
             options["shard"] = Shard(*map(int, options["shard"].split("/")))
         wanted = ExtractionJob(dataset, job["url"], Path(job["spool"]), Path(job["store"]), **options)
-        summary = run_extraction(wanted, events.observe, stop=stop)
+        summary = run_extraction(wanted, events.observe, stop=stop, keeper=_NodeKeeper(folder))
     except AuxtapError as error:
         events.tell({"error": error.message, "hint": error.hint, "code": int(error.exit_code)})
         return {"ended": "failed"}

@@ -59,7 +59,7 @@ def _run(command: "list[str]", timeout_s: float) -> "tuple[int, str, str]":
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return 124, "", f"no answer within {timeout_s:.0f} s"
+        return 124, "", f"no answer within {timeout_s:g} s"
     return process.returncode, stdout, stderr
 
 
@@ -158,7 +158,20 @@ def _disk(path: Path) -> "dict[str, Any]":
         "free_bytes": status.f_bavail * status.f_frsize,
         "total_bytes": status.f_blocks * status.f_frsize,
         "device": existing.stat().st_dev,
+        "mount": _mount(existing.stat().st_dev),
     }
+
+
+def _mount(device: int) -> "dict[str, str]":
+    """Return the kind and the options of the file system on a device, empty when it cannot be seen."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == wanted:
+                kind, _, options = after.split()[:3]
+                return {"kind": kind, "options": options}
+    return {}
 
 
 def look_at_model(model: Path) -> "dict[str, Any]":

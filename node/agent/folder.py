@@ -40,6 +40,11 @@ class NodeFolder:
         """The one server that runs for this folder, or ran last."""
         return self.root / "server.json"
 
+    @property
+    def server_launch(self) -> Path:
+        """All that it takes to start that server again."""
+        return self.root / "server-launch.json"
+
     def run_record(self, store: str) -> Path:
         """The extraction into a store that runs, or ran last."""
         return self.root / "runs" / f"{sha256_bytes(store.encode())[:16]}.json"

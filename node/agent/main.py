@@ -62,7 +62,7 @@ def _make_tree(call: Call) -> "dict[str, Any]":
 
 
 def _start_server(call: Call) -> "dict[str, Any]":
-    return server.start_server(call.folder, server.read_spec(call.arguments["spec"]), call.arguments["argv"])
+    return server.start_server(call.folder, call.arguments)
 
 
 def _logs(call: Call) -> "Iterator[dict[str, Any]]":

@@ -8,23 +8,25 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ServerError
-from auxtap.core.files import publish_bytes, sha256_bytes
+from auxtap.core.files import publish_bytes, publish_json, sha256_bytes
+from auxtap.core.keeping import living_nonces
 from auxtap.node.agent.detached import read_record, start_detached, write_record
 from auxtap.node.agent.folder import NodeFolder
 from auxtap.node.agent.processes import ProcessMark, is_alive, session_members, stop_session
 from auxtap.serving import profile as launch
 from auxtap.serving.server_log import ServerLog
-from auxtap.serving.spool import is_armed, prepare_spool, remove_spool
+from auxtap.serving.spool import is_armed, is_tapped, prepare_spool, remove_spool
 
 POLL_S = 0.25
 BEAT_S = 3.0
 HEALTH_TIMEOUT_S = 5.0
 ARMED_GRACE_S = 5.0
+RELEASE_S = 5.0
 
 
 def read_spec(value: "Mapping[str, Any]") -> launch.LaunchSpec:
@@ -48,12 +50,13 @@ def read_spec(value: "Mapping[str, Any]") -> launch.LaunchSpec:
     )
 
 
-def start_server(folder: NodeFolder, spec: launch.LaunchSpec, argv: "list[str]") -> "dict[str, Any]":
+def start_server(folder: NodeFolder, arguments: "Mapping[str, Any]") -> "dict[str, Any]":
     """Start the server, or find it running as it is wanted.
 
     Raises:
         ServerError: another server of ours runs or left processes, somebody else's has the port, or it cannot start.
     """
+    spec, argv = read_spec(arguments["spec"]), list(arguments["argv"])
     wanted = sha256_bytes(json.dumps([argv, launch.tap_environment(spec, spec.spool or Path())]).encode())
     with folder.alone():
         record = read_record(folder.server_record)
@@ -62,31 +65,88 @@ def start_server(folder: NodeFolder, spec: launch.LaunchSpec, argv: "list[str]")
             if is_alive(mark) and record["digest"] == wanted:
                 return {**record, "already": True}
             _require_gone(record, mark)
-        _require_free(spec.port)
-        assert spec.spool is not None
-        prepare_spool(spec.spool)
-        facts = {
-            "digest": wanted,
-            "argv": argv,
-            "port": spec.port,
-            "url": spec.url,
-            "model": spec.model_path,
-            "release": spec.release,
-            "layers": list(spec.layers),
-            "spool": str(spec.spool),
-            "log": str(spec.log),
-            "tree": str(spec.tree),
-            "started": time.time(),
-        }
-        publish_bytes(spec.log, b"")
-        spec.bytecode.mkdir(mode=0o700, parents=True, exist_ok=True)
-        start_detached(
-            [str(spec.python), "-m", "sglang.launch_server", *argv],
-            _environment(folder, spec),
-            log=spec.log,
-            record=lambda mark: write_record(folder.server_record, mark, facts),
-        )
-        return {**(read_record(folder.server_record) or {}), "already": False}
+        # Apart from the record, which is shown to people: the environment may hold secrets.
+        publish_json(folder.server_launch, dict(arguments))
+        facts = {"digest": wanted, "restarts_left": arguments["restarts"], "ready_timeout_s": arguments["timeout_s"]}
+        return {**_launch(folder, spec, argv, facts), "already": False}
+
+
+def restart_server(folder: NodeFolder, nonces: "Collection[str]") -> bool:
+    """Start the server again as it was started, whatever state it is in; tell whether that was done.
+
+    It is not when nothing is left of its restarts, when somebody stopped it, or when its writers are no longer
+    `nonces` and it lives: then another start of it is at work already.
+
+    Raises:
+        ServerError: it cannot be stopped or started.
+    """
+    with folder.alone():
+        record = read_record(folder.server_record)
+        if record is None or record.get("stopped") or record.get("restarts_left", 0) < 1:
+            return False
+        mark = ProcessMark.from_json(record["process"])
+        if is_alive(mark) and not living_nonces(Path(record["spool"])) & set(nonces):
+            return False
+        left = stop_session(mark)
+        if left:
+            raise ServerError(f"processes of the server survive SIGKILL: {', '.join(map(str, left))}")
+        _wait_until_let_go(record)
+        arguments = json.loads(folder.server_launch.read_bytes())
+        log = Path(record["log"])
+        with contextlib.suppress(OSError):
+            log.replace(log.with_name(f"{log.stem}.{record['restarts_left']}{log.suffix}"))
+        facts = {key: record[key] for key in ("digest", "ready_timeout_s")}
+        facts["restarts_left"] = record["restarts_left"] - 1
+        _launch(folder, read_spec(arguments["spec"]), list(arguments["argv"]), facts)
+        return True
+
+
+def _wait_until_let_go(record: "Mapping[str, Any]") -> None:
+    """Wait for the last threads of killed processes, which hold port and spool a little longer than their ids."""
+    deadline = time.monotonic() + RELEASE_S
+    while not port_is_free(record["port"]) or is_tapped(Path(record["spool"])):
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(0.1)
+
+
+def is_starting(folder: NodeFolder) -> bool:
+    """Tell whether the server is on its way and has time left to become ready."""
+    record = read_record(folder.server_record)
+    if record is None or not is_alive(ProcessMark.from_json(record["process"])):
+        return False
+    return not is_armed(Path(record["spool"])) and time.time() - record["started"] < record["ready_timeout_s"]
+
+
+def _launch(
+    folder: NodeFolder, spec: launch.LaunchSpec, argv: "list[str]", more: "Mapping[str, Any]"
+) -> "dict[str, Any]":
+    """Start a server whose port and spool are free, and return its record; the folder's lock is ours."""
+    _require_free(spec.port)
+    assert spec.spool is not None
+    prepare_spool(spec.spool)
+    facts = {
+        **more,
+        "argv": argv,
+        "port": spec.port,
+        "url": spec.url,
+        "model": spec.model_path,
+        "release": spec.release,
+        "layers": list(spec.layers),
+        "spool": str(spec.spool),
+        "log": str(spec.log),
+        "tree": str(spec.tree),
+        "started": time.time(),
+    }
+    publish_bytes(spec.log, b"")
+    spec.bytecode.mkdir(mode=0o700, parents=True, exist_ok=True)
+    start_detached(
+        [str(spec.python), "-m", "sglang.launch_server", *argv],
+        _environment(folder, spec),
+        log=spec.log,
+        record=lambda mark: write_record(folder.server_record, mark, facts),
+    )
+    return read_record(folder.server_record) or {}
 
 
 def _require_gone(record: "Mapping[str, Any]", mark: ProcessMark) -> None:

@@ -97,4 +97,4 @@ def test_a_server_that_never_gets_ready_is_the_commands_error(tmp_path: Path) ->
         spool=tmp_path / "spool",
     )
     with pytest.raises(ServerError, match="cannot start /no/python"):
-        run_server(spec, 1.0, json_output=True)
+        run_server(spec, 1.0, restarts=0, json_output=True)

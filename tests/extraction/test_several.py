@@ -91,34 +91,6 @@ def test_all_servers_gone_ends_the_run(make_job: Maker, server: Any, second: Any
         run_extraction(job)
 
 
-def test_a_server_that_comes_back_is_waited_for_and_restarted_once(
-    make_job: Maker, tap: Any, server: Any, fake_server: Any
-) -> None:
-    """The restart is the hook's; the same port must answer again."""
-    port = int(server.url.rpartition(":")[2])
-    restarted: list[str] = []
-
-    def die(rid: Any) -> None:
-        if len(server.requests) == 5:
-            threading.Thread(target=server.stop).start()
-        if len(server.requests) >= 5:
-            time.sleep(0.3)
-            raise ConnectionAbortedError
-
-    def restart(url: str, reason: str) -> None:
-        restarted.append(url)
-        time.sleep(0.5)
-        tap.nonce = "nonce-b"
-        tap.announce()
-        fake_server(tap, port)
-
-    server.before_answer = die
-    job = make_job(20, timeout_s=5.0, wait_for_server_s=20.0)
-    summary = run_extraction(job, restart=restart)
-    assert summary.complete and restarted == [server.url]
-    assert check_store(job.store).findings == ()
-
-
 def test_servers_that_do_not_serve_the_same_are_refused(make_job: Maker, second: Any) -> None:
     original = second.tap.descriptor
     second.tap.descriptor = lambda pp, dp=0: replace(original(pp, dp), patch_digest="sha256:q", dtype="BF16")

@@ -51,6 +51,7 @@ class Sshd:
             f"AuthorizedKeysFile {self.folder / 'authorized_keys'}", "PasswordAuthentication no",
             "KbdInteractiveAuthentication no", "UsePAM no", "StrictModes no", f"AllowUsers {user}",
             "AllowTcpForwarding yes", "GatewayPorts no", "LogLevel VERBOSE", "MaxStartups 100",
+            f"SetEnv PATH={self.folder / 'programs'}",
         ]  # fmt: skip
         config.write_text("\n".join(lines) + "\n")
         command = [binary, "-D", "-f", str(config), "-E", str(self.log)]
@@ -159,6 +160,15 @@ class TestNode:
             subprocess.run(["chown", "-R", "-h", self.user, str(path)], check=True)
 
 
+def link_programs(folder: Path) -> None:
+    """Make the node's PATH: this machine's programs but for git, which a node need not have."""
+    folder.mkdir(mode=0o755)
+    for place in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for program in Path(place).iterdir():
+            if not program.name.startswith("git") and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+
+
 def free_port() -> int:
     return choose_port("127.0.0.1", 0)
 
@@ -199,6 +209,7 @@ def test_node() -> Iterator[TestNode]:
     node = TestNode(folder, user, home, binary, Sshd("node", free_port(), folder), Sshd("jump", free_port(), folder))
     for name in ("client", "stranger"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    link_programs(folder / "programs")
     (folder / "authorized_keys").write_bytes((folder / "client.pub").read_bytes())
     (folder / "authorized_keys").chmod(0o644)
     try:

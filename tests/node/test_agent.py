@@ -232,7 +232,7 @@ def test_a_session_is_stopped_whole_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_models_files_are_judged_by_their_headers(tmp_path: Path) -> None:
-    from auxtap.tests.node.test_job import write_shard
+    from auxtap.tests.node.bare_node import write_shard
 
     assert "there is no folder" in look_at_model(tmp_path / "none")["error"]
     assert "no config.json" in look_at_model(tmp_path)["error"]

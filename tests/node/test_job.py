@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.source_tree import PACKAGE_ROOT
+from auxtap.tests.node.bare_node import make_bare_workplace, tables
 from auxtap.tests.node.conftest import (
     Cli,
     TestNode,
@@ -28,8 +27,6 @@ from auxtap.tests.node.conftest import (
     samples,
     wait_for,
 )
-from auxtap.tests.node.fake_sglang import LAUNCH_SERVER
-from auxtap.tests.shaped import make_checkout, shaped_files, write_files
 from auxtap.verification.engine import write_dataset
 
 NAME = "bare"
@@ -38,38 +35,7 @@ N_SAMPLES = 40
 
 @pytest.fixture(scope="module")
 def workplace(test_node: TestNode) -> Workplace:
-    python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
-    if python is None:
-        pytest.skip("there is no system Python that the node's user could run")
-    place = test_node.folder / "bare"
-    place.mkdir(mode=0o755)
-    files = {**shaped_files(), PACKAGE_ROOT / "launch_server.py": LAUNCH_SERVER.encode()}
-    make_checkout(place / "here", files)
-    write_files(place / 'it\'s "SGLang" $HOME', files)
-    model = place / "a model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"num_hidden_layers": 8, "architectures": ["Fake"]}))
-    write_shard(model / "model.safetensors")
-    root = test_node.folder / "bare 'root'"
-    root.mkdir(mode=0o700)
-    test_node.own(root)
-    subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
-    return Workplace(test_node, place / 'it\'s "SGLang" $HOME', Path(python), model, root)
-
-
-def write_shard(path: Path, n_bytes: int = 64) -> None:
-    header = json.dumps({"w": {"dtype": "U8", "shape": [n_bytes], "data_offsets": [0, n_bytes]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(n_bytes))
-
-
-def tables(workplace: Workplace, **more: str) -> dict[str, str]:
-    source = workplace.sglang.parent / "here"
-    node = (
-        f"root = {quoted(workplace.root)}\npython = {quoted(workplace.python)}\nsglang = {quoted(workplace.sglang)}\n"
-        f"patch_source = {quoted(source)}"
-    )
-    server = f"port = {free_port()}\nready_timeout_s = 60"
-    return {"node": node, "server": server, "environment": 'FAKE_DELAY_S = "0.02"', **more}
+    return make_bare_workplace(test_node, "bare")
 
 
 @pytest.fixture
@@ -182,6 +148,23 @@ def test_a_killed_client_picks_the_run_up_again(cli: Cli, workplace: Workplace) 
     assert samples(store) == samples(workplace.root / "store 1")
 
 
+def test_a_server_that_dies_in_the_middle_is_started_again(cli: Cli, workplace: Workplace) -> None:
+    """By the extraction that finds it gone; whoever stopped the server on purpose would not want that."""
+    pids = slow_server(cli, workplace)
+    store = workplace.root / "store 5"
+    watching = cli.start(*extract(store))
+    wait_for(lambda: (store / "samples").is_dir() and len(list((store / "samples").iterdir())) >= 2)
+    os.kill(pids[0], signal.SIGKILL)
+    out, said = watching.communicate(timeout=120)
+    assert watching.returncode == 0, said
+    assert json.loads(out)["stored"] == N_SAMPLES
+    assert samples(store) == samples(workplace.root / "store 1")
+    after = cli.status()["server"]
+    assert (after["state"], after["restarts_left"]) == ("ready", 2)
+    assert set(after["pids"]).isdisjoint(pids) and not any(map(lives, pids))
+    assert "environment" not in json.dumps(after)
+
+
 def test_ten_cut_connections_lose_nothing(cli: Cli, workplace: Workplace, test_node: TestNode) -> None:
     pids = slow_server(cli, workplace)
     store = workplace.root / "store 3"
@@ -274,7 +257,7 @@ def test_a_node_that_cannot_be_reached_is_a_failed_line(cli: Cli, workplace: Wor
     workplace.node.add_host("dead", free_port())
     text = tables(workplace, ssh=f'host = "dead"\nconfig = "{workplace.node.config}"')
     workplace.write_profile(cli.folder / "nodes" / "dead.toml", 0, **text)
-    found = cli.run("node", "check", "dead", "--json", code=1)
+    found = cli.run("node", "check", "dead", "--json", code=6)
     (line,) = found["checks"]
     assert (line["check"], line["verdict"]) == ("ssh", "fail")
     assert "nothing listens there" in line["detail"]
