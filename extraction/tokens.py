@@ -154,10 +154,11 @@ class ChatTokenizer:
         ends = [match.span() for match in self._specials.finditer(said)]
         if ends and not said[ends[-1][1] :].strip():
             return ends[-1][1], ends[-1][0]
-        for content in (message.content or "", (message.content or "").strip()):
-            place = said.rfind(content)
-            if place >= 0 and not said[place + len(content) :].strip():
-                return place + len(content), place + len(content)
+        given = message.content or ""
+        for content in (given, given.strip()):
+            for place in (said.find(content), said.rfind(content)):
+                if place >= 0 and not said[place + len(content) :].strip():
+                    return place + len(content), place + len(content)
         return len(said), len(said)
 
 
@@ -180,12 +181,15 @@ def _squeeze(text: str | None) -> str:
 
 def codec_of(tokenizer: Any) -> Codec:
     """Return the two ways of a transformers tokenizer."""
-    specials = {str(token): int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    added = tokenizer.added_tokens_decoder
+    specials = {str(token): int(number) for number, token in added.items() if token.special}
+    dividers = [(str(token), int(number)) for number, token in added.items() if token.special and not token.rstrip]
     specials.update(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     return Codec(
         encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
         decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)),
         specials=tuple(specials.items()),
+        divider=dividers[0] if dividers else None,
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from auxtap.extraction.datasets.sample import TokenizedConversation
 
+# By how many tokens a stretch of text may differ in length from the same stretch with something behind it.
+_LOOK_ASIDE = 16
 Encode = Callable[[str], list[int]]
 
 
@@ -21,11 +23,23 @@ class Span:
 
 @dataclass(frozen=True)
 class Codec:
-    """A tokenizer's two ways, without tokens added at the ends; `specials` are its special tokens with their ids."""
+    """A tokenizer's two ways, without tokens added at the ends; `specials` are its special tokens with their ids.
+
+    `divider` is one of them that leaves the text behind it alone: what stands there is not the beginning of a text.
+    """
 
     encode: Encode
     decode: Callable[[Sequence[int]], str]
     specials: Sequence[tuple[str, int]]
+    divider: tuple[str, int] | None = None
+
+    def encode_inner(self, text: str) -> list[int]:
+        """Return the tokens of a text that others stand before; some tokenizers mark the beginning of a text."""
+        if self.divider is not None:
+            ids = self.encode(self.divider[0] + text)
+            if ids[:1] == [self.divider[1]]:
+                return ids[1:]
+        return self.encode(text)
 
     def pattern(self) -> re.Pattern[str]:
         """Return what finds special tokens in a text, the longest first; nothing when there are none."""
@@ -86,27 +100,39 @@ class _Bounds:
         return next(span.turn for span in spans if {span.begin, span.end} & set(self._cuts))
 
     def find(self, place: int) -> int:
-        """Return the position of the token that begins at character `place`.
+        """Return the position of the token that begins at character `place`; take one that runs across apart.
 
-        The tokens of the text before it, by itself, must be those at the head of the whole: then none runs across.
-        Only the text from the last special token on is looked at, where special tokens are what they seem.
+        When the tokens of the text before it, by itself, are those at the head of the whole, none runs across. Only
+        the text from the last special token on is looked at, where special tokens are what they seem.
         """
-        start, first = self._anchor(place)
-        head = self._codec.encode(self._text[start:place])
-        if self._rest[first : first + len(head)] == head:
-            return len(self._settled) + first + len(head)
-        head = self._codec.encode(self._text[self._base : place])
-        if self._rest[: len(head)] != head:
-            self._settled += head
-            self._base = place
-            self._cuts.append(place)
-            self._encode_rest()
-            return len(self._settled)
-        return len(self._settled) + len(head)
+        for start, first in dict.fromkeys((self._anchor(place), (self._base, 0))):
+            head = self._encode(start, place)
+            found = self._end_of(head, first)
+            if found is not None:
+                return len(self._settled) + found
+        self._settled += head
+        self._base = place
+        self._cuts.append(place)
+        self._encode_rest()
+        return len(self._settled)
+
+    def _end_of(self, head: list[int], first: int) -> int | None:
+        """Return where the tokens from `first` on have given what `head` gives, None when one goes on beyond that.
+
+        They may be others: a pattern that looks ahead divides blanks otherwise when something stands behind them.
+        """
+        end = first + len(head)
+        if self._rest[first:end] == head:
+            return end
+        text = self._codec.decode(head)
+        for other in range(max(first, end - _LOOK_ASIDE), min(len(self._rest), end + _LOOK_ASIDE) + 1):
+            if self._codec.decode(self._rest[first:other]) == text:
+                return other
+        return None
 
     def _encode_rest(self) -> None:
         rest = self._text[self._base :]
-        self._rest = self._codec.encode(rest)
+        self._rest = self._encode(self._base, len(self._text))
         ids = dict(self._codec.specials)
         in_text = [(match.start() + self._base, ids[match[0]]) for match in self._pattern.finditer(rest)]
         special = set(ids.values())
@@ -116,6 +142,9 @@ class _Bounds:
         if same:
             pairs = zip(in_text, in_tokens, strict=True)
             self._anchors += [(place, position) for (place, _), (position, _) in pairs if place > self._base]
+
+    def _encode(self, begin: int, end: int) -> list[int]:
+        return (self._codec.encode_inner if begin else self._codec.encode)(self._text[begin:end])
 
     def _anchor(self, place: int) -> tuple[int, int]:
         """Return character and position of the last special token that begins before `place`."""
