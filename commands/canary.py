@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from auxtap.commands.dataset import TokenizerChoice, TokenizerFolder, TrustRemoteCode, load_dataset
-from auxtap.core.errors import IntegrityError
 
 if TYPE_CHECKING:
+    from auxtap.canary.run import CanaryReport
     from auxtap.extraction.job import ServerPlace
     from auxtap.extraction.samples import Dataset
-    from auxtap.verification.canary import CanaryReport
 
 
 def canary(
@@ -42,7 +41,7 @@ def canary(
         console.emit_json(canary_record(report))
     else:
         show_canary(report)
-    check_canary(report)
+    report.require()
 
 
 def watch_canary(
@@ -54,8 +53,8 @@ def watch_canary(
     timeout_s: float = 600.0,
 ) -> "CanaryReport":
     """Run a canary and say how it goes."""
+    from auxtap.canary.run import CanaryTarget, run_canary
     from auxtap.ui.console import say
-    from auxtap.verification.canary import CanaryTarget, run_canary
 
     return run_canary(CanaryTarget(place, model_path, timeout_s), n_prompts, dataset, say)
 
@@ -66,30 +65,6 @@ def show_canary(report: "CanaryReport", *, to_stderr: bool = False) -> None:
 
     rows = [canary_view.CheckRow(check.name, check.outcome, check.detail) for check in report.checks]
     canary_view.show_checks(report.url, rows, to_stderr=to_stderr)
-
-
-def tell_canary(report: "CanaryReport") -> None:
-    """Say in one line what a canary that passed has checked."""
-    from auxtap.ui.console import say
-
-    passed = [check.name for check in report.checks if check.outcome == "ok"]
-    skipped = [check.name for check in report.checks if check.outcome == "skipped"]
-    without = f"; not checked: {', '.join(skipped)}" if skipped else ""
-    say(f"canary on {report.url}: {', '.join(passed)} are right ({report.n_tokens} tokens){without}")
-
-
-def check_canary(report: "CanaryReport") -> None:
-    """Refuse states that a check speaks against.
-
-    Raises:
-        IntegrityError: a check failed.
-    """
-    failed = [check for check in report.checks if check.outcome == "failed"]
-    if failed:
-        raise IntegrityError(
-            f"the canary on {report.url} failed: {', '.join(check.name for check in failed)}: {failed[0].detail}",
-            hint="nothing was extracted: states like these would train a wrong drafter",
-        )
 
 
 def canary_record(report: "CanaryReport") -> dict[str, Any]:

@@ -162,6 +162,7 @@ def extract(
             raise UsageError("--server, --spool and --catalog exclude --node", hint="the node's own are used")
         samples = load_dataset(dataset, choice, rules)
         options["shard"] = shard
+        options["canary"] = canary
         watch = node_serve.Watch(out, log_json, metrics_port, as_json=as_json)
         return node_serve.extract_on_node(node, samples, options, watch)
     if not places or where is None:
@@ -194,14 +195,15 @@ def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:
     if not n_prompts:
         return
     from auxtap.commands import canary
+    from auxtap.ui import console
 
     for place in job.places:
         report = canary.watch_canary(place, max(2, n_prompts), job.dataset, timeout_s=job.timeout_s)
         if report.holds:
-            canary.tell_canary(report)
+            console.say(report.in_a_line())
         else:
             canary.show_canary(report, to_stderr=True)
-        canary.check_canary(report)
+        report.require()
 
 
 def carry_out(job: "ExtractionJob", name: str, *, log_json: str | None, metrics_port: int | None, as_json: bool) -> int:

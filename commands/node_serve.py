@@ -143,7 +143,7 @@ def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watc
         console.say(f"the extraction on {session.host} {state} (pid {run.pid})")
         observers, log = open_observers(stack, watch.log_json, watch.metrics_port)
         show = stack.enter_context(extract_view.extraction_progress())
-        summary = extraction.watch_run(session, run, observe_all([show, *observers]))
+        summary = extraction.watch_run(session, run, observe_all([show, *observers]), console.say)
         if log is not None:
             log.write("summary", extract_view.summary_record(summary, store))
     extract_view.show_summary(summary, store, as_json=watch.as_json)

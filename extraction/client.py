@@ -126,6 +126,21 @@ class ServerClient:
         model_path = model.get("model_path")
         return ServerInfo(model_path if isinstance(model_path, str) else "", longest, clean_arguments(server))
 
+    def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Post `body` and return the JSON that comes back, None where it is none.
+
+        Raises:
+            ServerError: no answer, another status than 200, or too long an answer.
+        """
+        content = json.dumps(body, separators=(",", ":")).encode()
+        try:
+            status, response = self._exchange("POST", path, content, _MAX_INFO_BYTES, self._timeout_s)
+        except (httpx.HTTPError, AnswerTooLongError) as error:
+            raise ServerError(f"server {self.url} gave no answer to {path}: {error}") from None
+        if status != httpx.codes.OK:
+            raise ServerError(f"server {self.url} answered {status} to {path}")
+        return response.json()
+
     def is_alive(self) -> bool:
         """Tell whether the server answers its health check, or at least has none."""
         try:

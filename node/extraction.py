@@ -64,7 +64,7 @@ def start_run(session: NodeSession, dataset_digest: str, options: Mapping[str, A
     return NodeRun(store, answer["process"]["pid"], answer["already"])
 
 
-def watch_run(session: NodeSession, run: NodeRun, observe: Observer) -> ExtractionSummary:
+def watch_run(session: NodeSession, run: NodeRun, observe: Observer, progress: Progress) -> ExtractionSummary:
     """Watch a run to its end, over any number of lost connections.
 
     Raises:
@@ -79,6 +79,8 @@ def watch_run(session: NodeSession, run: NodeRun, observe: Observer) -> Extracti
             offset = event.get("offset", offset)
             if "progress" in event:
                 observe(ExtractionProgress(**event["progress"]))
+            elif "said" in event:
+                progress(event["said"])
             elif "summary" in event or "error" in event:
                 ended = event
                 return

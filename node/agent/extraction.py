@@ -1,6 +1,7 @@
 """Run an extraction on the node, detached; whoever watches may come and go."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,9 @@ class _Events:
             self._told_at = now
             self.tell({"progress": asdict(progress)})
 
+    def say(self, text: str) -> None:
+        self.tell({"said": text})
+
     def tell(self, event: "Mapping[str, Any]") -> None:
         # A disk that is full must not end the run before the store has said so.
         with contextlib.suppress(OSError):
@@ -142,6 +146,9 @@ def run_here(folder: NodeFolder, job: "Mapping[str, Any]", events_path: Path) ->
         options = dict(job["options"])
         if options.get("shard"):
             options["shard"] = Shard(*map(int, options["shard"].split("/")))
+        n_prompts = options.pop("canary", 0)
+        if n_prompts:
+            send_canary(job, dataset, n_prompts, events.say)
         wanted = ExtractionJob(dataset, job["url"], Path(job["spool"]), Path(job["store"]), **options)
         summary = run_extraction(wanted, events.observe, stop=stop, keeper=_NodeKeeper(folder))
     except AuxtapError as error:
@@ -152,6 +159,31 @@ def run_here(folder: NodeFolder, job: "Mapping[str, Any]", events_path: Path) ->
         raise
     events.tell({"summary": asdict(summary)})
     return {"ended": "done"}
+
+
+def send_canary(job: "Mapping[str, Any]", dataset: Any, n_prompts: int, say: "Callable[[str], None]") -> None:
+    """Check the server's states before the many prompts go out.
+
+    Raises:
+        IntegrityError: a check failed.
+        ExtractionError: the node's Python has no numpy to check with.
+    """
+    if importlib.util.find_spec("numpy") is None:
+        raise ExtractionError(
+            f"the canary needs numpy, which {sys.executable} on the node lacks",
+            hint="name SGLang's own Python as node.python in the profile, or go without it: --canary 0",
+        )
+    from auxtap.canary.checks import FAILED
+    from auxtap.canary.run import CanaryTarget, run_canary
+    from auxtap.extraction.job import ServerPlace
+
+    target = CanaryTarget(ServerPlace(job["url"], (Path(job["spool"]),)), timeout_s=job["options"]["timeout_s"])
+    report = run_canary(target, max(2, n_prompts), dataset, say)
+    for check in report.checks:
+        if check.outcome == FAILED:
+            say(f"canary: {check.name} failed: {check.detail}")
+    report.require()
+    say(report.in_a_line())
 
 
 def watch_extraction(folder: NodeFolder, arguments: "Mapping[str, Any]") -> "Iterator[dict[str, Any]]":

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,37 +86,64 @@ def fake_server(tmp_path: Path) -> Iterator[FakeServer]:
     server.stop()
 
 
-def test_extraction_runs_on_a_bare_python(tmp_path: Path, fake_server: FakeServer) -> None:
-    """With no site-packages at all, and with the connection cut, refused and answered late on the way."""
-    server, tap = fake_server, fake_server.tap
-    tap.faults.update({1: ["500"], 2: ["drop"], 3: ["half_body"], 4: ["nan"], 5: ["late"]})
+def run_on_node(
+    tmp_path: Path, server: FakeServer, n_samples: int, options: dict[str, object], *, bare: bool
+) -> list[dict[str, Any]]:
+    """Extract with the agent's file alone, without site-packages when `bare`; return what it told."""
     digest = "d" * 64
     root = tmp_path / "root"
     (root / "datasets").mkdir(parents=True)
-    lines = [json.dumps({"id": f"s{number}", "input_ids": [number + 1] * (number + 1)}) for number in range(12)]
+    lines = [json.dumps({"id": f"s{number}", "input_ids": [number + 1] * (number + 1)}) for number in range(n_samples)]
     (root / "datasets" / f"{digest}.jsonl").write_text("\n".join(lines) + "\n")
     agent = tmp_path / "agent.pyz"
     agent.write_bytes(build_agent().data)
-    options = {"concurrency": 3, "max_tries": 3, "backoff_s": 0.01, "parts_timeout_s": 5.0}
-    job = {"dataset": digest, "url": server.url, "spool": str(tap.spool), "store": str(tmp_path / "store"),
+    job = {"dataset": digest, "url": server.url, "spool": str(server.tap.spool), "store": str(tmp_path / "store"),
            "options": options}  # fmt: skip
+    checked = "assert 'plain_http' in sys.modules['httpx'].__name__ and 'numpy' not in sys.modules\n"
     program = (
         f"import sys, json; sys.path.insert(0, {str(agent)!r})\n"
         "from pathlib import Path\n"
         "from auxtap.node.agent import extraction, main\n"
         "from auxtap.node.agent.folder import NodeFolder\n"
-        "assert 'plain_http' in sys.modules['httpx'].__name__ and 'numpy' not in sys.modules\n"
+        f"{checked if bare else ''}"
         f"print(extraction.run_here(NodeFolder(Path({str(root)!r})), json.loads({json.dumps(job)!r}), "
         f"Path({str(tmp_path / 'events')!r})))\n"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60)
+    flags = ["-I", "-S"] if bare else ["-I"]
+    done = subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    ended = json.loads((tmp_path / "events").read_text().splitlines()[-1])
+    return [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+
+
+def test_extraction_runs_on_a_bare_python(tmp_path: Path, fake_server: FakeServer) -> None:
+    """With no site-packages at all, and with the connection cut, refused and answered late on the way."""
+    server, tap = fake_server, fake_server.tap
+    tap.faults.update({1: ["500"], 2: ["drop"], 3: ["half_body"], 4: ["nan"], 5: ["late"]})
+    options = {"concurrency": 3, "max_tries": 3, "backoff_s": 0.01, "parts_timeout_s": 5.0}
+    ended = run_on_node(tmp_path, server, 12, options, bare=True)[-1]
     # What the network did is made up for; the NaN is found without numpy, and its sample not stored.
     assert ended["summary"]["stored"] == 11, ended
     (bad,) = ended["summary"]["not_stored"]
     assert (bad["index"], "not finite" in bad["reason"] or "NaN" in bad["reason"]) == (4, True), bad
     assert len(server.requests) > 12
+
+
+def test_the_canary_comes_first_and_nothing_is_extracted_when_it_fails(tmp_path: Path, fake_server: FakeServer) -> None:
+    fake_server.tap.faults.update({1: ["nan"]})
+    options: dict[str, object] = {"canary": 4, "timeout_s": 30.0, "parts_timeout_s": 5.0}
+    *said, ended = run_on_node(tmp_path, fake_server, 12, options, bare=False)
+    assert ended["code"] == 8, ended
+    assert "the canary on http" in ended["error"]
+    assert "NaN" in ended["error"]
+    assert {"said": "canary: one prompt at a time"} in said
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_canary_without_numpy_is_no_silent_success(tmp_path: Path, fake_server: FakeServer) -> None:
+    (ended,) = run_on_node(tmp_path, fake_server, 3, {"canary": 4, "timeout_s": 30.0}, bare=True)
+    assert (ended["code"], ended["hint"].endswith("--canary 0")) == (7, True), ended
+    assert "needs numpy" in ended["error"]
+    assert not fake_server.requests
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -79,7 +80,12 @@ def test_the_whole_job(cli: Cli, workplace: Workplace) -> None:
     refused = cli.run("serve", "--node", NAME, "--detach", "--", "--max-running-requests", "2", code=6)
     assert "a server of ours runs on the node already" in refused
 
-    summary = cli.run("extract", "dataset.jsonl", "--node", NAME, "--json")
+    # The canary runs on the node, beside the server, before the many prompts go out.
+    extracting = cli.start("extract", "dataset.jsonl", "--node", NAME, "--json")
+    printed, said = extracting.communicate(timeout=600)
+    assert extracting.returncode == 0, said
+    assert re.search("canary on http://.*: rows, batches, .*logits, growth, distinct, again are right", said), said
+    summary = json.loads(printed)
     assert summary["complete"]
     assert summary["stored"] == N_SAMPLES
 

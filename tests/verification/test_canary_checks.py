@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auxtap.extraction import witness
-from auxtap.verification.canary import cut_prompts
-from auxtap.verification.canary_checks import (
+from auxtap.canary.checkpoint import NoHeadError, find_head
+from auxtap.canary.checks import (
     FAILED,
     OK,
     SKIPPED,
@@ -24,8 +23,9 @@ from auxtap.verification.canary_checks import (
     compare_prompts,
     judge_difference,
 )
-from auxtap.verification.checkpoint import NoHeadError, find_head
-from auxtap.verification.stored_states import PromptStates, Rows, depth, numbers
+from auxtap.canary.run import cut_prompts
+from auxtap.canary.stored_states import PromptStates, Rows, depth, numbers
+from auxtap.extraction import witness
 
 HIDDEN, VOCABULARY = 256, 20
 DICE = np.random.default_rng(3)

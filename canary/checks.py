@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from auxtap.canary.checkpoint import OutputHead
+from auxtap.canary.stored_states import PromptStates, Rows
 from auxtap.extraction.witness import Testimony, digest_bytes
-from auxtap.verification.checkpoint import OutputHead
-from auxtap.verification.stored_states import PromptStates, Rows
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 FINAL, FINAL_PRENORM = "final", "final_prenorm"

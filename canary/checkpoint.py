@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from auxtap.verification.stored_states import Rows, numbers
+from auxtap.canary.stored_states import Rows, numbers
 
 _HEADS, _EMBEDDINGS = "lm_head.weight", "embed_tokens.weight"
 _MAX_HEADER_BYTES = 256 << 20

@@ -7,18 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from auxtap.core.errors import ExtractionError
-from auxtap.extraction.client import ServerClient, ServerInfo
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.job import ServerPlace
-from auxtap.extraction.samples import Dataset, read_dataset
-from auxtap.extraction.spool import SpoolDirectory, SpoolUnion
-from auxtap.extraction.topology import Topology, is_complete, read_topology
-from auxtap.extraction.witness import Testimony, new_canary_run, take_testimonies, witnesses_a_group
-from auxtap.verification.canary_checks import (
+from auxtap.canary.checkpoint import NoHeadError, find_head
+from auxtap.canary.checks import (
     FAILED,
     FINAL,
     FINAL_PRENORM,
+    OK,
     SKIPPED,
     Check,
     check_distinct,
@@ -30,9 +24,16 @@ from auxtap.verification.canary_checks import (
     compare_prompts,
     judge_difference,
 )
-from auxtap.verification.checkpoint import NoHeadError, find_head
-from auxtap.verification.server_logprobs import NoLogprobsError, ask_logprobs
-from auxtap.verification.stored_states import PromptStates, read_states
+from auxtap.canary.server_logprobs import NoLogprobsError, ask_logprobs
+from auxtap.canary.stored_states import PromptStates, read_states
+from auxtap.core.errors import ExtractionError, IntegrityError
+from auxtap.extraction.client import ServerClient, ServerInfo
+from auxtap.extraction.driver import ExtractionJob, run_extraction
+from auxtap.extraction.job import ServerPlace
+from auxtap.extraction.samples import Dataset, read_dataset
+from auxtap.extraction.spool import SpoolDirectory, SpoolUnion
+from auxtap.extraction.topology import Topology, is_complete, read_topology
+from auxtap.extraction.witness import Testimony, new_canary_run, take_testimonies, witnesses_a_group
 
 LONGEST_PROMPT = 512
 # A prompt of one chunk and a half is sent only where that is no longer than this.
@@ -64,6 +65,27 @@ class CanaryReport:
     def holds(self) -> bool:
         """Whether no check failed."""
         return all(check.outcome != FAILED for check in self.checks)
+
+    def in_a_line(self) -> str:
+        """Say what was checked and found right, and what was not checked."""
+        passed, skipped = (
+            ", ".join(check.name for check in self.checks if check.outcome == outcome) for outcome in (OK, SKIPPED)
+        )
+        without = f"; not checked: {skipped}" if skipped else ""
+        return f"canary on {self.url}: {passed} are right ({self.n_tokens} tokens){without}"
+
+    def require(self) -> None:
+        """Refuse states that a check speaks against.
+
+        Raises:
+            IntegrityError: a check failed.
+        """
+        failed = [check for check in self.checks if check.outcome == FAILED]
+        if failed:
+            raise IntegrityError(
+                f"the canary on {self.url} failed: {', '.join(check.name for check in failed)}: {failed[0].detail}",
+                hint="nothing was extracted: states like these would train a wrong drafter",
+            )
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import httpx
-
-from auxtap.verification.canary_checks import TokenLogprobs
-from auxtap.verification.stored_states import PromptStates
+from auxtap.canary.checks import TokenLogprobs
+from auxtap.canary.stored_states import PromptStates
+from auxtap.core.errors import ServerError
+from auxtap.extraction.client import ServerClient
 
 LIKELIEST = 5
 
@@ -23,16 +23,13 @@ def ask_logprobs(url: str, prompts: Sequence[PromptStates], timeout_s: float) ->
         NoLogprobsError: it answers with an error or without logprobs.
     """
     found: list[TokenLogprobs] = []
-    with httpx.Client(timeout=timeout_s, trust_env=False) as http:
+    with ServerClient(url, connections=1, timeout_s=timeout_s) as client:
         for prompt in prompts:
             try:
-                answer = http.post(f"{url}/generate", json=_request(prompt.ids))
-            except httpx.HTTPError as error:
-                raise NoLogprobsError(f"the server gave no logprobs: {error}") from None
-            if answer.status_code != httpx.codes.OK:
-                raise NoLogprobsError(f"the server answered {answer.status_code} when asked for logprobs")
-            try:
-                found += _read(prompt, answer.json()["meta_info"])
+                answer = client.ask("/generate", _request(prompt.ids))
+                found += _read(prompt, answer["meta_info"])
+            except ServerError as error:
+                raise NoLogprobsError(f"no logprobs: {error.message}") from None
             except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise NoLogprobsError(f"the server's logprobs are unreadable: {error!r}") from None
     return tuple(found)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import deserialize
 
+from auxtap.extraction.formats.safetensors_part import SafetensorsPart
 from auxtap.extraction.reader import StoreReader
 
 Rows = NDArray[np.float32]
@@ -37,9 +37,13 @@ def read_states(store: Path) -> tuple[PromptStates, ...]:
         tensors: dict[str, NDArray[np.generic]] = {}
         data: dict[str, bytes] = {}
         for file in sample.files:
-            for name, view in deserialize(file.read_bytes()):  # type: ignore[no-untyped-call]
-                data[name] = bytes(view["data"])
-                tensors[name] = numbers(data[name], view["dtype"]).reshape(view["shape"])
+            part = SafetensorsPart().open(file)
+            bytes_of = {slot.name: bytearray() for slot in part.content.slots}
+            for slot, block in part.blocks():
+                bytes_of[slot.name] += block
+            for slot in part.content.slots:
+                data[slot.name] = bytes(bytes_of[slot.name])
+                tensors[slot.name] = numbers(data[slot.name], slot.dtype).reshape(slot.shape)
         rows = {name: tensors[name].astype(np.float32) for name in sorted(tensors, key=depth) if name not in NOT_STATES}
         prompts.append(PromptStates(sample.index, tuple(tensors["input_ids"].tolist()), rows, data))
     return tuple(prompts)

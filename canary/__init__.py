@@ -1,0 +1,1 @@
+"""The canary: checks of a real server that need no reference model."""
