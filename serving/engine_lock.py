@@ -10,10 +10,15 @@ from auxtap.core.files import sha256_bytes
 
 # Release -> the lock whose packages serve it.
 LOCK_OF_RELEASE: Mapping[str, str] = {
+    **dict.fromkeys(("0.4.5", "0.4.9.post6", "0.5.5.post3"), "sglang-0.5.9"),
     **dict.fromkeys(("0.5.6", "0.5.6.post1", "0.5.6.post2", "0.5.7", "0.5.8", "0.5.8.post1", "0.5.9"), "sglang-0.5.9"),
-    **dict.fromkeys(("0.5.10", "0.5.10.post1", "0.5.11", "0.5.12", "0.5.12.post1"), "sglang-0.5.10"),
-    **dict.fromkeys(("0.5.13", "0.5.13.post1", "0.5.14", "0.5.15", "0.5.15.post1", "0.5.16"), "sglang-0.5.14"),
-    **dict.fromkeys(("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"), "sglang-0.5.23"),
+    **dict.fromkeys(("0.5.10", "0.5.10.post1"), "sglang-0.5.10"),
+    **dict.fromkeys(("0.5.11", "0.5.12", "0.5.12.post1"), "sglang-0.5.12"),
+    **dict.fromkeys(("0.5.13", "0.5.13.post1", "0.5.14"), "sglang-0.5.14"),
+    **dict.fromkeys(
+        ("0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21"), "sglang-0.5.17"
+    ),
+    **dict.fromkeys(("0.5.22", "0.5.23"), "sglang-0.5.23"),
 }
 FIRST_PACKAGE = "torch"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from auxtap.core.errors import UsageError
+from auxtap.core.release import release_key
 
 CPU_SHIM = Path(__file__).resolve().parent / "cpu_shim"
 LOOPBACK = "127.0.0.1"
@@ -25,7 +26,8 @@ ENV_PATCH = "AUXTAP_PATCH"
 ENV_CPU_SHIM = "AUXTAP_CPU_SHIM"
 
 NO_RADIX_CACHE = "--disable-radix-cache"
-CAPTURE_ARGUMENTS = (NO_RADIX_CACHE, "--skip-server-warmup")
+NO_WARMUP = "--skip-server-warmup"
+CAPTURE_ARGUMENTS = (NO_RADIX_CACHE, NO_WARMUP)
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"),
     *("--disable-overlap-schedule", "--max-total-tokens", "4096", "--mem-fraction-static", "0.1"),
@@ -41,6 +43,8 @@ CPU_ENVIRONMENT = {
 
 ENV_BINDING = "SGLANG_CPU_OMP_THREADS_BIND"
 _NUMA = Path("python/sglang/srt/utils/numa_utils.py")
+# The parameter of `init_threads_binding` from 0.5.19 on; before it is `tp_size`.
+_ALL_RANKS = b"world_size: int"
 _SIZES = {
     **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "tp"),
     **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "pp"),
@@ -154,6 +158,8 @@ def server_arguments(spec: LaunchSpec) -> tuple[str, ...]:
     ours = ("--model-path", spec.model_path, "--host", spec.host, "--port", str(spec.port))
     cpu = CPU_ARGUMENTS if spec.cpu else ()
     capture = dict.fromkeys((*CAPTURE_ARGUMENTS, *spec.required_arguments))
+    if not skips_warmup(spec.release):
+        del capture[NO_WARMUP]
     if spec.radix_cache:
         del capture[NO_RADIX_CACHE]
     return (*ours, *capture, *cpu, *spec.extra_arguments)
@@ -219,11 +225,23 @@ def cpu_binding(arguments: Sequence[str], tree: Path | None) -> dict[str, str]:
     return {ENV_BINDING: "|".join(str(cpus[rank % len(cpus)]) for rank in range(n_ranks))}
 
 
+def skips_warmup(release: str) -> bool:
+    """Tell whether `release` can be asked not to warm up (from 0.4.9 on); one of no known number can.
+
+    Without that the server sends itself one request, which the tap does not heed.
+    """
+    try:
+        return release_key(release) >= (0, 4, 9, 0)
+    except ValueError:
+        return True
+
+
 def _binds_every_rank(tree: Path) -> bool:
     try:
-        return ENV_BINDING.encode() in (tree / _NUMA).read_bytes()
+        text = (tree / _NUMA).read_bytes()
     except OSError:
         return False
+    return ENV_BINDING.encode() in text and _ALL_RANKS in text
 
 
 def split_options(arguments: Sequence[str]) -> list[tuple[str, str]]:

@@ -18,7 +18,16 @@ class KnownDifference:
     states: tuple[str, ...] = ()
 
 
-KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = ()
+KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
+    KnownDifference(
+        "gpt_oss",
+        0.5,
+        "SGLang up to 0.5.6.post2 does not read `truncate: false` of the YaRN scaling (layers/rotary_embedding.py, "
+        "`_yarn_find_correction_range`), so that its rotary frequencies are not the checkpoint's; served from a "
+        "config.json that says `truncate: true`, every state equals a reference that reads the same (1.8e-6)",
+        releases=("0.5.6", "0.5.6.post1", "0.5.6.post2"),
+    ),
+)
 
 
 def known_difference(release: str, model: str, setting: str, state: str) -> KnownDifference | None:

@@ -90,7 +90,8 @@ def make_backend(runner: Any) -> Any:
 
 def register_backend(module: Any) -> None:
     """Put our backend where `--attention-backend triton` finds it (`ATTENTION_BACKENDS`)."""
-    module.ATTENTION_BACKENDS[BACKEND] = make_backend
+    if hasattr(module, "ATTENTION_BACKENDS"):
+        module.ATTENTION_BACKENDS[BACKEND] = make_backend
 
 
 def deny_triton_support(module: Any) -> None:
@@ -104,6 +105,8 @@ def narrow_only_dimensions_that_are_there(module: Any) -> None:
 
     Seen in 0.5.9 (`layers/moe/fused_moe_triton/layer.py`, `_load_w2`).
     """
+    if not hasattr(module, "narrow_padded_param_and_loaded_weight"):
+        return
     narrow: Callable[..., Any] = module.narrow_padded_param_and_loaded_weight
 
     def narrow_or_keep(
@@ -118,6 +121,8 @@ def narrow_only_dimensions_that_are_there(module: Any) -> None:
 
 def add_biased_experts(module: Any) -> None:
     """Have experts with biases computed by us: SGLang's `moe_forward_native` leaves out biases and clamp."""
+    if not hasattr(module, "moe_forward_native"):
+        return
     native: Callable[..., Any] = module.moe_forward_native
 
     def forward(layer: Any, x: Any, topk_output: Any, config: Any, *more: Any, **named: Any) -> Any:

@@ -81,11 +81,20 @@ def provide_cpu_events(module: ModuleType) -> None:
         torch.cuda.current_stream = _current_stream
 
 
+def answer_for_amx(module: ModuleType) -> None:
+    """Give torch the question after AMX under its old name, which SGLang up to 0.5.3 asks (`cpu_has_amx_support`)."""
+    import torch
+
+    if not hasattr(torch._C._cpu, "_is_amx_tile_supported"):
+        torch._C._cpu._is_amx_tile_supported = torch.cpu._is_amx_tile_supported
+
+
 Hook = Callable[[ModuleType], None]
 HOOKS: dict[str, Hook] = {
     # Up to 0.5.6 the registry stood in deepseek_v2 itself.
     "sglang.srt.models.deepseek_v2": register_mla_dispatch,
     "sglang.srt.models.deepseek_common.attention_backend_handler": register_mla_dispatch,
+    "sglang.srt.utils": answer_for_amx,
     "sglang.srt.managers.scheduler_pp_mixin": provide_cpu_events,
     **aux_gpt_oss.HOOKS,
 }

@@ -119,7 +119,7 @@ def test_extraction_runs_on_a_bare_python(tmp_path: Path, fake_server: FakeServe
     """With no site-packages at all, and with the connection cut, refused and answered late on the way."""
     server, tap = fake_server, fake_server.tap
     tap.faults.update({1: ["500"], 2: ["drop"], 3: ["half_body"], 4: ["nan"], 5: ["late"]})
-    options = {"concurrency": 3, "max_tries": 3, "backoff_s": 0.01, "parts_timeout_s": 5.0}
+    options: dict[str, object] = {"concurrency": 3, "max_tries": 3, "backoff_s": 0.01, "parts_timeout_s": 5.0}
     ended = run_on_node(tmp_path, server, 12, options, bare=True)[-1]
     # What the network did is made up for; the NaN is found without numpy, and its sample not stored.
     assert ended["summary"]["stored"] == 11, ended

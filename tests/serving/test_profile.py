@@ -52,6 +52,12 @@ def test_cpu_launch_line() -> None:
     assert {"--disable-radix-cache", "--skip-server-warmup", "--disable-overlap-schedule"} <= set(launch.argv)
 
 
+@pytest.mark.parametrize(("release", "asked"), [("0.4.8.post1", False), ("0.4.9", True), ("", True), ("fork", True)])
+def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(release: str, asked: bool) -> None:
+    argv = build_launch(replace(SPEC, release=release), {}).argv
+    assert ("--skip-server-warmup" in argv) == asked
+
+
 def test_gpu_launch_line_has_no_cpu_arguments_and_no_stand_ins() -> None:
     launch = build_launch(replace(SPEC, cpu=False), {"PYTHONPATH": "/theirs"})
     assert "--device" not in launch.argv
@@ -147,7 +153,9 @@ def test_a_cpu_is_bound_for_each_rank(tmp_path: Path) -> None:
     assert n_bound(("--tp-size", "3"), tmp_path) == 3
     module = tmp_path / "python/sglang/srt/utils/numa_utils.py"
     module.parent.mkdir(parents=True)
-    module.write_text("SGLANG_CPU_OMP_THREADS_BIND")
+    module.write_text("SGLANG_CPU_OMP_THREADS_BIND, tp_size: int")
+    assert n_bound(("--tp-size", "3", "--pp-size=2"), tmp_path) == 3
+    module.write_text("SGLANG_CPU_OMP_THREADS_BIND, world_size: int")
     assert n_bound(("--tp-size", "3", "--pp-size=2"), tmp_path) == 6
 
 

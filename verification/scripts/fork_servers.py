@@ -76,9 +76,11 @@ def become_server(request: dict[str, Any], control: TextIO, zygote: int) -> NoRe
         sys.argv = ["sglang.launch_server", *request["argv"]]
         if request["first"] is not None:
             runpy.run_path(request["first"], run_name="__first__")
-        from sglang.launch_server import run_server
+        import sglang.launch_server as launcher
         from sglang.srt.server_args import prepare_server_args
 
+        # Up to 0.5.4 the module had no function of that name, and called this one itself.
+        run_server = getattr(launcher, "run_server", None) or launcher.launch_server
         run_server(prepare_server_args(request["argv"]))
         status = 0
     except SystemExit as leave:

@@ -44,8 +44,8 @@ HEAD, WINDOW = HIDDEN // 4, 16
 SEED = 20240611
 WEIGHTS = "model.safetensors"
 PROCESSOR = "tiny_kimi_processor.py"
-# The transformers of the releases that want a processor (SGLang 0.5.13 on).
-PROCESSOR_SINCE = (5, 8)
+# The transformers of the releases that want a processor (SGLang 0.5.11 on).
+PROCESSOR_SINCE = (5, 6)
 
 # Token id = byte of UTF-8; the special tokens take ids of bytes that never occur in UTF-8.
 SPECIALS = {
