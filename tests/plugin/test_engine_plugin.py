@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from auxtap.canary.stored_states import read_states
 from auxtap.checkout.worktree import apply_patch, revert
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError
@@ -24,7 +25,6 @@ from auxtap.verification.engine_run import extract_all, run_case, write_dataset
 from auxtap.verification.engine_settings import SETTINGS
 from auxtap.verification.fork_server import ForkServer
 from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
-from auxtap.verification.stored_states import read_states
 from auxtap.verification.tiny_models import make_tiny_models
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
