@@ -1,6 +1,7 @@
 """The independent reference: transformers on the same weights, in a process that sees none of our stand-ins."""
 
 import json
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +67,12 @@ def compare_stores(
         output = run_engine_script(engine_python, script, arguments, timeout_s=timeout_s)
     except subprocess.CalledProcessError as error:
         lines = str(error.stderr).strip().splitlines()
+        if error.returncode < 0:
+            name = signal.Signals(-error.returncode).name
+            why = " (out of memory?)" if name == "SIGKILL" else ""
+            raise CheckFailedError(
+                f"the reference was killed by {name}{why}", hint="free memory, then run it again; stores are not kept"
+            ) from None
         raise CheckFailedError(
             f"the reference failed: {lines[-1] if lines else f'exit {error.returncode}'}",
             hint="run auxtap engine setup --rebuild",

@@ -54,21 +54,22 @@ def test_right_states_pass(
     assert not [name for name in os.listdir(make_spec().spool or "") if name.endswith(".witness")]
 
 
-@pytest.mark.parametrize(
-    ("fault", "arguments", "failing", "text"),
-    [
-        ("unreduced_partial_sum", RANK_FLAGS, "ranks", "not reduced?"),
-        ("pre_norm", (), "logits", "pre-norm?"),
-        ("aliased_storage", (), "distinct", "are the same state"),
-        ("missing_residual", (), "growth", "hidden."),
-        ("neighbours_states", (), "batches", "row"),
-        ("neighbours_rows", (), "rows", "states of another prompt"),
-        ("unwritten_chunk", CHUNKS, "chunks", "row"),
-        ("lost_chunk", CHUNKS, "rows", "parts are begun"),
-        ("nan", (), "rows", "NaN"),
-        ("truncated_file", (), "rows", "bytes, not"),
-    ],
+# (fault, arguments of the server, the check that fails, what it says)
+FAULTS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+    ("unreduced_partial_sum", RANK_FLAGS, "ranks", "not reduced?"),
+    ("pre_norm", (), "logits", "pre-norm?"),
+    ("aliased_storage", (), "distinct", "are the same state"),
+    ("missing_residual", (), "growth", "hidden."),
+    ("neighbours_states", (), "batches", "row"),
+    ("neighbours_rows", (), "rows", "states of another prompt"),
+    ("unwritten_chunk", CHUNKS, "chunks", "row"),
+    ("lost_chunk", CHUNKS, "rows", "parts are begun"),
+    ("nan", (), "rows", "NaN"),
+    ("truncated_file", (), "rows", "bytes, not"),
 )
+
+
+@pytest.mark.parametrize(("fault", "arguments", "failing", "text"), FAULTS)
 def test_faults_that_need_no_reference_are_seen(
     fork_server: ForkServer, make_spec: SpecMaker, fault: str, arguments: tuple[str, ...], failing: str, text: str
 ) -> None:

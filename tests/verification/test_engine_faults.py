@@ -10,6 +10,7 @@ import pytest
 from auxtap.core.errors import AuxtapError
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import LaunchSpec
+from auxtap.tests.verification.test_engine_canary import FAULTS as CANARY_FAULTS
 from auxtap.verification.engine_cases import EngineCase
 from auxtap.verification.engine_report import RIGHT, judge
 from auxtap.verification.engine_run import extract_all, write_dataset
@@ -20,6 +21,7 @@ from auxtap.verification.reference import Comparison, StoreAndModel, compare_sto
 pytestmark = pytest.mark.engine
 
 NOT_INJECTED = {"prefix_hit"}
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 INJECT = Path(__file__).with_name("inject_fault_script.py")
 PLAIN = Setting("plain", "a few prompts", lengths=(40, 7, 1, 33), parts_timeout_s=3.0)
 ALIKE = replace(PLAIN, name="alike", lengths=(9, 9, 9, 9))
@@ -91,6 +93,28 @@ def test_every_fault_that_can_be_put_in_is_expected_to_be_caught() -> None:
     ]
     assert sorted(defined) == sorted(EXPECTED.keys() - NOT_INJECTED)
     assert len(defined) >= 12
+
+
+def fault_table() -> str:
+    """Every fault, what it does, and what is said of it; by the canary too where that needs no reference."""
+    tales = {
+        node.name: ast.get_docstring(node) or ""
+        for node in ast.parse(INJECT.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    tales["prefix_hit"] = "The server runs with its radix cache on, and a prompt comes twice."
+    by_canary = {name: f"`{check}` fails" for name, _, check, _ in CANARY_FAULTS}
+    lines = ["| fault | what is wrong | the proof says | the canary says |", "| --- | --- | --- | --- |"]
+    for name, caught in EXPECTED.items():
+        said = caught.problem.replace("|", " or ") or "; ".join(
+            f"{state}: {text}" for state, text in list(caught.states.items())[:1]
+        )
+        lines.append(f"| {name} | {tales[name]} | {said} | {by_canary.get(name, '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_tells_of_every_fault() -> None:
+    assert PAGE.read_text().endswith(f"\n{fault_table()}")
 
 
 @pytest.fixture(scope="module")
