@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from auxtap.core.errors import UsageError
 from auxtap.node.profile import NodeProfile
-from auxtap.serving.profile import CPU_ARGUMENTS, LOOPBACK, check_extra_arguments
+from auxtap.serving.profile import CPU_ARGUMENTS, LOOPBACK, NO_WARMUP, check_extra_arguments, skips_warmup
 
 AUXTAP, HAZARD, PROFILE, USER = "auxtap", "hazard", "profile", "user"
 _ALIASES = {
@@ -112,8 +112,9 @@ def _own(profile: NodeProfile, model_path: str, hazards: Sequence[HazardFlag]) -
         Flag("--model-path", (model_path,), PROFILE, f"{profile.path.name}: model.path"),
         Flag("--host", (LOOPBACK,), AUXTAP, "nothing but ssh's forward reaches the server"),
         Flag("--port", (str(profile.port),), PROFILE, f"{profile.path.name}: server.port"),
-        Flag("--skip-server-warmup", (), AUXTAP, "no request but the extractor's own"),
     ]
+    if skips_warmup(profile.patch_source.removeprefix("pypi:")):
+        flags.append(Flag(NO_WARMUP, (), AUXTAP, "no request but the extractor's own"))
     flags += [Flag(hazard.option, (), HAZARD, f"{hazard.hazard}: {hazard.reason}") for hazard in hazards]
     if profile.cpu:
         flags += _split(CPU_ARGUMENTS, AUXTAP, f"{profile.path.name}: node.cpu = true")

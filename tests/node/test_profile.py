@@ -131,6 +131,12 @@ def test_each_flag_says_where_it_came_from(tmp_path: Path) -> None:
     assert "triton" not in flags.argv
 
 
+def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(tmp_path: Path) -> None:
+    old = SMALL.replace('sglang = "/opt/sglang"', 'sglang = "/opt/sglang"\npatch_source = "pypi:0.4.8"')
+    flags = final_flags(read(tmp_path, old), "/models/kimi", [], ())
+    assert "--skip-server-warmup" not in flags.argv
+
+
 @pytest.mark.parametrize(
     ("server", "user", "message"),
     [
