@@ -226,12 +226,14 @@ def cpu_binding(arguments: Sequence[str], tree: Path | None) -> dict[str, str]:
 
 
 def skips_warmup(release: str) -> bool:
-    """Tell whether `release` can be asked not to warm up (from 0.4.9 on); one of no known number can.
+    """Tell whether `release` can be asked not to warm up; one of no known number can.
 
-    Without that the server sends itself one request, which the tap does not heed.
+    The switch is there from 0.4.9 on, but up to 0.4.10.post1 a server that was sent no request yet never answers
+    `/get_server_info` (`TokenizerManager.get_internal_state` starts no handle loop, and `/health` sends none). The
+    request that a server sends itself is none that the tap heeds.
     """
     try:
-        return release_key(release) >= (0, 4, 9, 0)
+        return release_key(release) >= (0, 4, 10, 2)
     except ValueError:
         return True
 

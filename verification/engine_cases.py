@@ -15,6 +15,9 @@ QUICK_SETTINGS = ("default", "chunk16", "pp2")
 LOOP_MODELS = ("mixtral", "starcoder2")
 _TAKES_STAGES = b"pp_proxy_tensors"
 _PASSES_KEYS = b"extra_key=recv_req.extra_key"
+MLA_MODELS = ("deepseek_v3", "kimi_k25")
+_REFUSES_MLA = b"MLA optimization not supported on CPU"
+_MODEL_RUNNER = SRT_ROOT / "model_executor/model_runner.py"
 _SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 _READS_EMBEDDINGS = b"else input_embeds.shape[0]"
 # The file of each tiny model, and the file whose forward runs its decoder blocks where that is another.
@@ -59,14 +62,16 @@ class CasePlan:
 
 def engine_cases(tree: SourceTree) -> CasePlan:
     """Return the quick cases: Llama, and Kimi-K2.5 with the DeepSeek-V3 that it wraps for what it cannot do."""
-    cases = [EngineCase("llama", setting) for setting in QUICK_SETTINGS]
+    cases: list[EngineCase] = []
     left_out: list[NotRun] = []
-    for setting in QUICK_SETTINGS:
-        wrapper = EngineCase("kimi_k25", setting)
-        reason = obstacle(tree, wrapper)
-        if reason:
-            left_out.append(NotRun(wrapper, reason))
-        cases.append(EngineCase("deepseek_v3", setting) if reason else wrapper)
+    for models in (("llama",), ("kimi_k25", "deepseek_v3")):
+        for setting in QUICK_SETTINGS:
+            for case in (EngineCase(model, setting) for model in models):
+                reason = obstacle(tree, case)
+                if not reason:
+                    cases.append(case)
+                    break
+                left_out.append(NotRun(case, reason))
     return CasePlan(tuple(cases), tuple(left_out))
 
 
@@ -123,6 +128,8 @@ def obstacle(tree: SourceTree, case: EngineCase) -> str:
     path = _model_path(_MODEL_FILES[case.model])
     if path not in tree.files:
         return f"the release has no {path.relative_to(SRT_ROOT)}"
+    if case.model in MLA_MODELS and _REFUSES_MLA in tree.files.get(_MODEL_RUNNER, b""):
+        return "ModelRunner refuses MLA on a CPU without AMX"
     setting = SETTINGS[case.setting]
     if setting.radix_cache and _PASSES_KEYS not in tree.files.get(_SCHEDULER, b""):
         return "Scheduler.handle_generate_request drops extra_key: a key of its own keeps no prompt out of the cache"

@@ -52,7 +52,9 @@ def test_cpu_launch_line() -> None:
     assert {"--disable-radix-cache", "--skip-server-warmup", "--disable-overlap-schedule"} <= set(launch.argv)
 
 
-@pytest.mark.parametrize(("release", "asked"), [("0.4.8.post1", False), ("0.4.9", True), ("", True), ("fork", True)])
+@pytest.mark.parametrize(
+    ("release", "asked"), [("0.4.8.post1", False), ("0.4.10.post2", True), ("", True), ("fork", True)]
+)
 def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(release: str, asked: bool) -> None:
     argv = build_launch(replace(SPEC, release=release), {}).argv
     assert ("--skip-server-warmup" in argv) == asked
