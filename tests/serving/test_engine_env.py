@@ -135,8 +135,8 @@ def test_a_python_that_cannot_be_run(tmp_path: Path) -> None:
 
 
 def test_a_release_without_a_lock() -> None:
-    with pytest.raises(ServerError, match=r"no engine environment is known for SGLang 0\.4\.5"):
-        lock_of_release("0.4.5")
+    with pytest.raises(ServerError, match=r"no engine environment is known for SGLang 0\.4\.6"):
+        lock_of_release("0.4.6")
 
 
 def test_finding_makes_nothing(tmp_path: Path) -> None:
