@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from auxtap.extraction.job import ExtractionJob, Observer, ServerPlace, Shard, StopRequest
     from auxtap.extraction.reporting import JsonLog
 
+FORMAT_HELP = "safetensors or pt; a trainer's, such as specforge, is exported to STORE.FORMAT as well."
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
 _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -64,7 +65,7 @@ def extract(
     too_long: TooLong = "cut",
     dedupe: Dedupe = False,
     holdout: HoldoutShare = None,
-    part_format: Annotated[str, typer.Option("--format", help="safetensors or pt.")] = "safetensors",
+    part_format: Annotated[str, typer.Option("--format", help=FORMAT_HELP)] = "safetensors",
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Take every N-th sample only, into a store of its own.")
     ] = None,
@@ -114,7 +115,7 @@ def extract(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> int:
     """Extract hidden states into a store; run again, it continues."""
-    from auxtap.commands import planning
+    from auxtap.commands import export, planning
     from auxtap.extraction.job import ExtractionJob
 
     spool_limit = parse_size(max_spool_bytes) if max_spool_bytes is not None else None
@@ -124,6 +125,8 @@ def extract(
     where = find_store(out, catalog) if out is not None and node is None else None
     choice = TokenizerChoice(tokenizer, trust_remote_code, template_args, rewritten)
     rules = make_rules(on_bad, max_tokens, too_long, dedupe, holdout)
+    local = node is None and (where is None or where.url is None)
+    part_format, trainer = export.split_format(part_format, local=local)
     if dry_run:
         supposed = planning.Supposed(model, hidden_size, layers, dtype)
         trial = planning.Trial(calibrate, part_format, concurrency, drain_threads, timeout, parts_timeout)
@@ -182,8 +185,13 @@ def extract(
         shard=parse_shard(shard) if shard is not None else None,
         **options,
     )
+    if trainer is not None:
+        export.check_server([job.spool, *job.extra_spools], trainer)
     send_canaries(job, canary)
-    return carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
+    code = carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
+    if trainer is not None and code != ExitCode.INTERRUPTED:
+        export.export_beside(job.store, trainer, as_json=as_json)
+    return code
 
 
 def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:

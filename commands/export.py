@@ -1,0 +1,84 @@
+"""`auxtap export`: a store as the files that a trainer's own loader reads."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from auxtap.commands.context import parse_layers
+from auxtap.core.errors import ExitCode, UsageError
+
+STORE_FORMATS = ("safetensors", "pt")
+FORMATS = "specforge, speculators, modelopt, angelslim, ge_data, pt or safetensors"
+
+
+def export(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Store that auxtap extract made.")],
+    to: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"{FORMATS}.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the export: a new one, or one to go on with.")],
+    layers: Annotated[
+        str | None, typer.Option(metavar="3,31,59", help="Capture indices to export. [default: all of the store]")
+    ] = None,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Write vocab_mapping.pt (d2t, t2d) of the N tokens trained most often."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, max=64, help="Files at a time; 0 is one a CPU, at most 8.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> int:
+    """Write a store's samples as a trainer's own files; run again, it continues."""
+    from auxtap.extraction.export import ExportJob, export_store
+    from auxtap.ui import export_view
+
+    chosen = parse_layers(layers) if layers is not None else ()
+    job = ExportJob(store, to, out.absolute(), chosen, draft_vocab, workers)
+    with export_view.export_progress() as observe:
+        summary = export_store(job, observe)
+    export_view.show_export(summary, out, as_json=as_json)
+    return ExitCode.CHECK_FAILED if summary.missing else ExitCode.DONE
+
+
+def split_format(name: str, *, local: bool) -> tuple[str, str | None]:
+    """Return the format of the store and, when `name` is a trainer's, the trainer's.
+
+    Raises:
+        UsageError: there is no such format, a package that it needs is missing, or the store is not on this machine.
+    """
+    from auxtap.extraction.formats.trainer import trainer_format
+
+    if name in STORE_FORMATS:
+        return name, None
+    target = trainer_format(name)
+    if not local:
+        raise UsageError(
+            f"--format {name} needs a store on this machine", hint="extract as safetensors, then auxtap export there"
+        )
+    target.check_available()
+    return STORE_FORMATS[0], name
+
+
+def check_server(spools: list[Path], trainer: str) -> None:
+    """Refuse a run whose states the trainer's format cannot hold, before anything is sent.
+
+    Raises:
+        UsageError: it cannot.
+        ExtractionError: no writer has announced itself.
+    """
+    from auxtap.extraction.formats.trainer import trainer_format
+    from auxtap.extraction.suitability import holdings_of_server, select_states
+
+    select_states(holdings_of_server(spools), trainer_format(trainer))
+
+
+def export_beside(store: Path, trainer: str, *, as_json: bool) -> None:
+    """Export what a run has stored, beside the store; with --json only stderr hears of it."""
+    from auxtap.extraction.export import ExportJob, default_export_folder, export_store
+    from auxtap.ui import console, export_view
+
+    out = default_export_folder(store, trainer)
+    with export_view.export_progress() as observe:
+        summary = export_store(ExportJob(store, trainer, out), observe)
+    if as_json:
+        console.say(f"{summary.n_samples:,} samples for {trainer} in {out}")
+    else:
+        export_view.show_export(summary, out, as_json=False)
