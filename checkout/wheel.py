@@ -106,7 +106,10 @@ def read_package(wheel: Path) -> dict[PurePosixPath, bytes]:
 def _read_members(archive: zipfile.ZipFile, name: str) -> dict[PurePosixPath, bytes]:
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
-        raise SourceError(f"{name} has {len(members)} members, more than a package has")
+        raise SourceError(
+            f"{name} has {len(members)} members, more than a package has",
+            hint="delete the wheel from the cache and run the command again",
+        )
     files: dict[PurePosixPath, bytes] = {}
     total = 0
     for member in members:
@@ -118,12 +121,20 @@ def _read_members(archive: zipfile.ZipFile, name: str) -> dict[PurePosixPath, by
             continue
         total += member.file_size
         if member.file_size > MAX_MEMBER_BYTES or total > MAX_UNPACKED_BYTES:
-            raise SourceError(f"{name}: {path} unpacks to more bytes than a source package has")
+            raise SourceError(
+                f"{name}: {path} unpacks to more bytes than a source package has",
+                hint="the wheel in the cache is not the one of the release: delete it",
+            )
         if inner in files:
-            raise SourceError(f"{name} holds {path} twice")
+            raise SourceError(
+                f"{name} holds {path} twice", hint="the wheel in the cache is not the one of the release: delete it"
+            )
         files[inner] = archive.read(member)
     if PurePosixPath("srt/server_args.py") not in files:
-        raise SourceError(f"{name} holds no SGLang server (sglang/srt/server_args.py is missing)")
+        raise SourceError(
+            f"{name} holds no SGLang server (sglang/srt/server_args.py is missing)",
+            hint="the wheel in the cache is not the one of the release: delete it",
+        )
     return dict(sorted(files.items()))
 
 
@@ -131,7 +142,10 @@ def _member_path(member: zipfile.ZipInfo, name: str) -> PurePosixPath:
     path = PurePosixPath(member.filename)
     odd = "\\" in member.filename or "\n" in member.filename or path.is_absolute() or ".." in path.parts
     if odd or not path.parts or stat.S_ISLNK(member.external_attr >> 16):
-        raise SourceError(f"{name} has a member that leaves its folder: {member.filename!r}")
+        raise SourceError(
+            f"{name} has a member that leaves its folder: {member.filename!r}",
+            hint="the wheel in the cache is not the one of the release: delete it",
+        )
     return path
 
 

@@ -31,7 +31,10 @@ def apply(
 
     if in_place:
         if worktree is not None:
-            raise UsageError("--worktree and --in-place exclude each other")
+            raise UsageError(
+                "--worktree and --in-place exclude each other",
+                hint="a checkout or release gets a worktree, an installed package is patched in place",
+            )
         _apply_in_place(source, layers, model, json_output=json_output)
         return
     if worktree is None:

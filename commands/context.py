@@ -61,5 +61,5 @@ def parse_layers(text: str) -> tuple[int, ...]:
             hint="indices begin at 1; draft-config id v is capture index v + 1",
         )
     if len(set(layers)) != len(layers):
-        raise UsageError(f"a capture index is named twice: {text!r}")
+        raise UsageError(f"a capture index is named twice: {text!r}", hint="name each capture index once")
     return tuple(layers)

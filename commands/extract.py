@@ -273,7 +273,9 @@ def _open_log(name: str) -> Iterator[TextIO]:
     try:
         file = Path(name).open("a")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise UsageError(f"cannot write the log {name}: {error.strerror}") from None
+        raise UsageError(
+            f"cannot write the log {name}: {error.strerror}", hint="name a file you may write, or - for stderr"
+        ) from None
     with file:
         yield file
 

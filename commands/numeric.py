@@ -37,7 +37,9 @@ class NumericChoice:
             UsageError: an option of the numeric proof without it.
         """
         if not self.engine and (self.matrix or self.models or self.settings or self.record or self.table):
-            raise UsageError("--matrix, --models, --settings, --record and --table go with --engine")
+            raise UsageError(
+                "--matrix, --models, --settings, --record and --table go with --engine", hint="add --engine"
+            )
 
     @property
     def is_matrix(self) -> bool:

@@ -104,9 +104,12 @@ def plugin_spec(
     from auxtap.serving.plugin_home import make_plugin_home
 
     if worktree is not None or wanted.cpu:
-        raise UsageError("--plugin serves the SGLang that --python has: neither --worktree nor --cpu goes with it")
+        raise UsageError(
+            "--plugin serves the SGLang that --python has: neither --worktree nor --cpu goes with it",
+            hint="auxtap serve --worktree DIR --cpu serves a patched tree on the CPU",
+        )
     if model_path is None:
-        raise UsageError("--model-path is needed")
+        raise UsageError("--model-path is needed", hint="name a model folder, or a model on the hub")
     python = serving_python(wanted.python, "", cache_layout(), cpu=False)
     found = find_plugin_source(python, plugin_patch)
     spec = wanted.spec(model_path, found.release, found.server_flags, found.layers)
@@ -163,7 +166,10 @@ def check_model_path(model_path: str) -> None:
     if not path.is_dir():
         raise UsageError(f"no model folder {model_path}", hint="--model-path names a folder with a config.json")
     if not (path / "config.json").is_file():
-        raise UsageError(f"{model_path} is no model folder: it has no config.json")
+        raise UsageError(
+            f"{model_path} is no model folder: it has no config.json",
+            hint="--model-path names the folder with the config.json of a Hugging Face model",
+        )
 
 
 def local_model(model_path: str) -> str:

@@ -89,7 +89,7 @@ def read_settings(path: Path | None, group: Any) -> Settings:
         ) from None
     cache_folder = values.pop("cache", None)
     if cache_folder is not None and (not isinstance(cache_folder, str) or not cache_folder.strip()):
-        raise UsageError(f"{path}: cache is no folder")
+        raise UsageError(f"{path}: cache is no folder", hint='cache = "/path/to/a/folder"')
     return Settings(path, cache_folder, _table(path, (), group, values))
 
 
@@ -151,7 +151,10 @@ def _table(path: Path, names: tuple[str, ...], group: Any, values: Mapping[str, 
         spelled = key.replace("_", "-")
         if spelled in inner:
             if not isinstance(value, dict):
-                raise UsageError(f"{path}: {place} is a command: its options stand in the table [{place}]")
+                raise UsageError(
+                    f"{path}: {place} is a command: its options stand in the table [{place}]",
+                    hint="auxtap config COMMAND shows its options",
+                )
             found[spelled] = _table(path, (*names, spelled), inner[spelled], value)
         elif spelled in keys:
             found[keys[spelled].name] = _checked(path, place, keys[spelled], value)
@@ -172,16 +175,21 @@ def _checked(path: Path, place: str, parameter: Any, value: Any) -> Any:
     """Return the value when the option takes it."""
     wanted = _wanted(parameter)
     if wanted == "true or false" and not isinstance(value, bool):
-        raise UsageError(f"{path}: {place} is true or false, not {value!r}")
+        raise UsageError(f"{path}: {place} is true or false, not {value!r}", hint="write true or false, without quotes")
     if wanted == "a list" and not isinstance(value, list):
-        raise UsageError(f"{path}: {place} is a list, not {value!r}")
+        raise UsageError(f"{path}: {place} is a list, not {value!r}", hint='write it as ["one", "other"]')
     if wanted == "a value" and (isinstance(value, bool | list | dict)):
-        raise UsageError(f"{path}: {place} is one value, not {value!r}")
+        raise UsageError(
+            f"{path}: {place} is one value, not {value!r}", hint="auxtap config COMMAND shows what an option holds"
+        )
     for item in value if isinstance(value, list) else [value]:
         try:
             parameter.type.convert(str(item) if wanted != "true or false" else item, parameter, None)
         except Exception as error:
-            raise UsageError(f"{path}: {place}: {getattr(error, 'message', error)}") from None
+            raise UsageError(
+                f"{path}: {place}: {getattr(error, 'message', error)}",
+                hint="auxtap COMMAND --help says what the option takes",
+            ) from None
     return value
 
 

@@ -80,7 +80,7 @@ class ServerClient:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise UsageError(f"not a URL: {url!r} ({error})") from None
+            raise UsageError(f"not a URL: {url!r} ({error})", hint="such as http://127.0.0.1:30000") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise UsageError(f"not an http URL: {url!r}", hint="such as --server http://127.0.0.1:30000")
         self.url = url.rstrip("/")

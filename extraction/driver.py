@@ -90,20 +90,32 @@ def check_job(job: ExtractionJob) -> None:
     """
     part_format(job.part_format)
     if not 0 <= job.max_new_tokens <= MAX_NEW_TOKENS:
-        raise UsageError(f"max new tokens is {job.max_new_tokens}; a prompt needs 0 or 1, at most {MAX_NEW_TOKENS}")
+        raise UsageError(
+            f"max new tokens is {job.max_new_tokens}; a prompt needs 0 or 1, at most {MAX_NEW_TOKENS}",
+            hint="--max-new-tokens 1 lets the canary compare with a served token",
+        )
     if not 1 <= job.concurrency <= 1024:
-        raise UsageError(f"concurrency is {job.concurrency}; it goes from 1 to 1024")
+        raise UsageError(
+            f"concurrency is {job.concurrency}; it goes from 1 to 1024",
+            hint="give --concurrency a number from 1 to 1024",
+        )
     if not 1 <= job.max_tries < ATTEMPTS_A_SESSION:
-        raise UsageError(f"tries are {job.max_tries}; they go from 1 to {ATTEMPTS_A_SESSION - 1}")
+        raise UsageError(
+            f"tries are {job.max_tries}; they go from 1 to {ATTEMPTS_A_SESSION - 1}",
+            hint="give --tries a number in that range",
+        )
     if min(job.timeout_s, job.parts_timeout_s, job.stall_timeout_s) <= 0:
-        raise UsageError("timeouts must be positive")
+        raise UsageError("timeouts must be positive", hint="give seconds above 0")
     if not 1 <= job.drain_threads <= 64:
-        raise UsageError(f"drain threads are {job.drain_threads}; they go from 1 to 64")
+        raise UsageError(
+            f"drain threads are {job.drain_threads}; they go from 1 to 64",
+            hint="give --drain-threads a number from 1 to 64",
+        )
     if len({place.url for place in job.places}) < len(job.places):
-        raise UsageError("a server is named twice")
+        raise UsageError("a server is named twice", hint="name each --server once, with its own --spool")
     if len({path.absolute() for place in job.places for path in place.spools}) < sum(len(p.spools) for p in job.places):
         raise UsageError("a spool is named twice", hint="every server writes into a spool of its own")
     if job.samples_url is not None and job.part_format != "safetensors":
-        raise UsageError("a store at a URL takes format safetensors only")
+        raise UsageError("a store at a URL takes format safetensors only", hint="leave out --format")
     if job.max_spool_bytes is not None and job.max_spool_bytes <= 0:
-        raise UsageError("the spool's bound must be positive")
+        raise UsageError("the spool's bound must be positive", hint="give --max-spool-bytes a size such as 64G")

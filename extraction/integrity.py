@@ -82,7 +82,10 @@ def check_remote(url: str, observe: Callable[[CheckProgress], None] = lambda pro
             (path / SAMPLES).mkdir()
             found = [remote.fetch(name, path / name) for name in (LEDGER, MANIFEST)]
         except OSError as error:
-            raise ExtractionError(f"store {url} cannot be read: {error}") from None
+            raise ExtractionError(
+                f"store {url} cannot be read: {error}",
+                hint="is the package for its protocol installed, and are its credentials set?",
+            ) from None
         if not found[1]:
             raise ExtractionError(f"{url} is no store: it has no {MANIFEST}", hint="give what extract --out made")
         return _StoreCheck(path, read_manifest(path / MANIFEST), observe, remote).run()
@@ -103,7 +106,9 @@ def check_store(path: Path, observe: Callable[[CheckProgress], None] = lambda pr
             f"{path} is no store: it has no {MANIFEST}", hint="give what extract --out made"
         ) from None
     except OSError as error:
-        raise ExtractionError(f"store {path} cannot be read: {error.strerror}") from None
+        raise ExtractionError(
+            f"store {path} cannot be read: {error.strerror}", hint="name the folder that extract --out made"
+        ) from None
     with _unwritten(path):
         return _StoreCheck(path, manifest, observe).run()
 

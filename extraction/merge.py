@@ -89,11 +89,13 @@ def _open_shard(path: Path, stack: contextlib.ExitStack) -> _ShardStore:
         manifest = read_manifest(path / MANIFEST)
         stack.enter_context(held_lock(path / LOCK, wait=False))
     except FileNotFoundError:
-        raise ExtractionError(f"{path} is no store: it has no {MANIFEST}") from None
+        raise ExtractionError(
+            f"{path} is no store: it has no {MANIFEST}", hint="give the folders that extract --out --shard made"
+        ) from None
     except BlockingIOError:
         raise ExtractionError(f"an extraction is writing into store {path}", hint="wait for its end") from None
     except OSError as error:
-        raise ExtractionError(f"store {path} cannot be read: {error.strerror}") from None
+        raise ExtractionError(f"store {path} cannot be read: {error.strerror}", hint="check its permissions") from None
     return _ShardStore(path, manifest, tuple(read_ledger(path / LEDGER).last_lines().values()))
 
 
@@ -104,7 +106,10 @@ def _check_one_whole(stores: Sequence[_ShardStore]) -> None:
     owners: dict[int, Path] = {}
     for store in stores:
         if not store.manifest.shard:
-            raise ExtractionError(f"{store.path} is no shard: it was extracted without --shard")
+            raise ExtractionError(
+                f"{store.path} is no shard: it was extracted without --shard",
+                hint="a store that was extracted whole needs no merge",
+            )
         differences = first.manifest.differences(replace(store.manifest, shard=first.manifest.shard))
         if differences:
             raise ExtractionError(
@@ -113,13 +118,19 @@ def _check_one_whole(stores: Sequence[_ShardStore]) -> None:
             )
         shard = store.manifest.shard
         if shard in seen:
-            raise ExtractionError(f"{store.path} and {seen[shard]} are both shard {shard}")
+            raise ExtractionError(f"{store.path} and {seen[shard]} are both shard {shard}", hint="give each shard once")
         if shard.partition("/")[2] != count:
-            raise ExtractionError(f"{store.path} is shard {shard}, {first.path} is one of {count}")
+            raise ExtractionError(
+                f"{store.path} is shard {shard}, {first.path} is one of {count}",
+                hint="merge shards of one --shard I/N only",
+            )
         seen[shard] = store.path
         for line in store.lines:
             if line.index in owners:
-                raise ExtractionError(f"sample {line.index} is in {owners[line.index]} and in {store.path}")
+                raise ExtractionError(
+                    f"sample {line.index} is in {owners[line.index]} and in {store.path}",
+                    hint="the shards overlap: extract them again with one --shard I/N each",
+                )
             owners[line.index] = store.path
 
 
@@ -136,9 +147,13 @@ def _own_target(target: Path) -> Iterator[None]:
         with held_lock(target / LOCK, wait=False):
             yield
     except BlockingIOError:
-        raise ExtractionError(f"another process writes into {target}") from None
+        raise ExtractionError(
+            f"another process writes into {target}", hint="wait for it, or name another target"
+        ) from None
     except OSError as error:
-        raise ExtractionError(f"store {target} cannot be written: {error.strerror or error}") from None
+        raise ExtractionError(
+            f"store {target} cannot be written: {error.strerror or error}", hint="check its permissions and the disk"
+        ) from None
 
 
 def _bring(source: Path, target: Path) -> bool:

@@ -210,7 +210,7 @@ def supposed_topology(hidden_size: int, layers: tuple[int, ...], dtype: str, con
     if dtype not in _DTYPES:
         raise UsageError(f"states of dtype {dtype!r} are not supported", hint=f"one of {', '.join(_DTYPES)}")
     if hidden_size < 1:
-        raise UsageError(f"the hidden size is {hidden_size}")
+        raise UsageError(f"the hidden size is {hidden_size}", hint="give --hidden-size a number above 0")
     writer = RankDescriptor(
         host="", pid=0, nonce="0" * 16, pp_rank=0, pp_size=1, dp_rank=0, dp_size=1, tp_size=1, layers=layers,
         all_layers=layers, has_final=True, num_layers=max(layers) + 1, hidden_size=hidden_size,

@@ -68,7 +68,9 @@ class Relay:
                 self._stop.wait(delay_s)
                 delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
             if not self._spool.is_in_place():
-                raise ExtractionError(f"spool {self._spool.path} was removed")
+                raise ExtractionError(
+                    f"spool {self._spool.path} was removed", hint="start the server again: it makes its spool"
+                )
             if self._stop.is_set() or (until_idle_s is not None and clock() - last_at >= until_idle_s):
                 return
             self._stop.wait(pause_s)
@@ -177,7 +179,7 @@ def relay_spool(
         ExtractionError: one of them is not fit, or another drain is at work.
     """
     if target.exists() and spool.exists() and spool.samefile(target):
-        raise UsageError("the spool and the target are the same folder")
+        raise UsageError("the spool and the target are the same folder", hint="name the shared folder as the target")
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(SpoolDirectory(spool))
@@ -185,7 +187,9 @@ def relay_spool(
         try:
             stack.enter_context(held_lock(spool / ".drain.lock", wait=False))
         except BlockingIOError:
-            raise ExtractionError(f"another drain is at work in spool {spool}") from None
+            raise ExtractionError(
+                f"another drain is at work in spool {spool}", hint="stop the other one first"
+            ) from None
         relay = Relay(source, destination, say, stop)
         relay.run(until_idle_s=until_idle_s, clock=clock)
         return relay.count

@@ -147,7 +147,9 @@ class Metrics:
         try:
             self._server, self._thread = start_http_server(port, METRICS_ADDRESS, registry)
         except OSError as error:
-            raise UsageError(f"cannot offer metrics on port {port}: {error.strerror}") from None
+            raise UsageError(
+                f"cannot offer metrics on port {port}: {error.strerror}", hint="choose another --metrics-port"
+            ) from None
         self.port = int(self._server.server_address[1])
 
     def __call__(self, progress: ExtractionProgress) -> None:

@@ -63,7 +63,9 @@ def read_status(store: Path) -> StoreStatus:
             f"{store} is no store: it has no {MANIFEST}", hint="give what extract --out made"
         ) from None
     except OSError as error:
-        raise ExtractionError(f"store {store} cannot be read: {error.strerror}") from None
+        raise ExtractionError(
+            f"store {store} cannot be read: {error.strerror}", hint="name the folder that extract --out made"
+        ) from None
     lines = scan_ledger(store / LEDGER).last_lines().values()
     stored = [line for line in lines if line.fate == STORED]
     record = _read_record(store)

@@ -57,11 +57,15 @@ def copy_starting_point(name: str, start: str, folder: Path = FOLDER) -> Path:
         )
     target = folder / f"{name}.toml"
     if Path(name).name != name or name.startswith("."):
-        raise UsageError(f"{name!r} cannot be a profile's name")
+        raise UsageError(
+            f"{name!r} cannot be a profile's name", hint="use letters, digits, dots, dashes and underscores"
+        )
     if target.exists():
         raise UsageError(f"{target} exists already", hint="edit it, or give another name")
     try:
         publish_bytes(target, (_shipped() / f"{start}.toml").read_bytes())
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}") from None
+        raise UsageError(
+            f"cannot write {target}: {error.strerror}", hint="check the permissions of the folder"
+        ) from None
     return target

@@ -93,11 +93,15 @@ def read_profile(path: Path) -> NodeProfile:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read profile {path}: {error.strerror}") from None
+        raise UsageError(
+            f"cannot read profile {path}: {error.strerror}", hint="auxtap node new NAME --from START makes one"
+        ) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8") from None
+        raise UsageError(f"{path} is not UTF-8", hint="save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML: {error}") from None
+        raise UsageError(
+            f"{path} is no TOML: {error}", hint="auxtap node new NAME --from START begins one that is"
+        ) from None
     return _read(path, Table(str(path), "", values))
 
 

@@ -164,7 +164,9 @@ def python_version(python: Path) -> str:
     version = answer.stdout.strip()
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_PYTHON:
         wanted = ".".join(str(part) for part in MIN_PYTHON)
-        raise ServerError(f"{python} is Python {version}; {wanted} or newer is needed")
+        raise ServerError(
+            f"{python} is Python {version}; {wanted} or newer is needed", hint="name another with --python"
+        )
     return version
 
 
@@ -203,7 +205,10 @@ def _check_installed(python: Path, lock: EngineLock) -> None:
         [str(python), "-I", "-c", program], input=json.dumps(list(pins)), capture_output=True, text=True
     )
     if answer.returncode != 0:
-        raise ServerError(f"the new environment does not run: {answer.stderr.strip()[-300:]}")
+        raise ServerError(
+            f"the new environment does not run: {answer.stderr.strip()[-300:]}",
+            hint="auxtap engine setup --rebuild begins from nothing",
+        )
     found: dict[str, str] = json.loads(answer.stdout)
     for name, version in pins.items():
         # A local version (2.13.0+cpu) satisfies a pin without one.

@@ -61,7 +61,10 @@ def read_lock(path: Path) -> EngineLock:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ServerError(f"cannot read the engine lock {path}: {error.strerror or error}") from None
+        raise ServerError(
+            f"cannot read the engine lock {path}: {error.strerror or error}",
+            hint="install auxtap again: a file of it is missing",
+        ) from None
     lines = [line.strip() for line in data.decode().splitlines()]
     requirements = tuple(line for line in lines if line and not line.startswith("#"))
     for requirement in requirements:

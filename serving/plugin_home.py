@@ -32,5 +32,8 @@ def make_plugin_home(cache: CacheLayout) -> Path:
             fresh.symlink_to(PACKAGE)
             fresh.replace(link)
     except OSError as error:
-        raise ServerError(f"cannot make {error.filename or home}: {error.strerror}") from None
+        raise ServerError(
+            f"cannot make {error.filename or home}: {error.strerror}",
+            hint="name a cache that can be written with AUXTAP_CACHE",
+        ) from None
     return home

@@ -66,7 +66,10 @@ def choose_port(host: str, port: int) -> int:
             return chosen
     if _owns(host):
         raise ServerError(f"no port of {MAX_PROBES} tried is free on {host}", hint="give a --port")
-    raise ServerError(f"cannot listen on {host}: it is no address of this machine")
+    raise ServerError(
+        f"cannot listen on {host}: it is no address of this machine",
+        hint="leave out --host, or give one of this machine",
+    )
 
 
 def _becomes_free(host: str, port: int) -> bool:
@@ -142,7 +145,9 @@ def stop_session(leader: int, patience: StopPatience = DEFAULT_PATIENCE) -> None
             return
     left = ", ".join(f"{process.pid}" for process in survivors())
     if left:
-        raise ServerError(f"server processes survive SIGKILL: {left}")
+        raise ServerError(
+            f"server processes survive SIGKILL: {left}", hint="the kernel or a driver holds them: dmesg may say why"
+        )
 
 
 def _signal_until_gone(

@@ -274,7 +274,10 @@ def check_extra_arguments(arguments: Sequence[str]) -> None:
     names = {option for option, _ in given}
     for first, second, reason in _REFUSED_PAIRS:
         if {first, second} <= names and dict(given)[first] != "none":
-            raise UsageError(f"server arguments {first} and {second} together are refused: {reason}")
+            raise UsageError(
+                f"server arguments {first} and {second} together are refused: {reason}",
+                hint="leave one of them out after --",
+            )
 
 
 def _refusal(option: str) -> str | None:

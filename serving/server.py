@@ -182,7 +182,9 @@ class WatchedServer(abc.ABC):
             spec.log.write_bytes(b"")
             self.log = ServerLog(spec.log)
         except OSError as error:
-            raise ServerError(f"cannot write the log {spec.log}: {error.strerror or error}") from None
+            raise ServerError(
+                f"cannot write the log {spec.log}: {error.strerror or error}", hint="name another with --log"
+            ) from None
         self._process = self.launch()
 
     def wait_ready(self, *, timeout_s: float, progress: Progress = be_silent) -> float:
@@ -245,7 +247,10 @@ class ServerProcess(WatchedServer):
                     start_new_session=True,
                 )
         except OSError as error:
-            raise ServerError(f"cannot start {error.filename or spec.python}: {error.strerror or error}") from None
+            raise ServerError(
+                f"cannot start {error.filename or spec.python}: {error.strerror or error}",
+                hint="name a Python that runs with --python",
+            ) from None
 
 
 def make_folder(path: Path) -> None:
@@ -257,4 +262,6 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ServerError(f"cannot make the folder {path}: {error.strerror or error}") from None
+        raise ServerError(
+            f"cannot make the folder {path}: {error.strerror or error}", hint="check its permissions, or name another"
+        ) from None

@@ -211,3 +211,21 @@ def test_completion_completes_commands_and_options():
     assert "trace" in _auxtap(COMP_WORDS="auxtap tr", **words).stdout.split()
     words["COMP_CWORD"] = "2"
     assert "--num-layers" in _auxtap(COMP_WORDS="auxtap trace --num", **words).stdout.split()
+
+
+def test_every_usage_error_has_a_next_step():
+    """Where the message is all there is to say, the hint would only repeat it; there are few such places."""
+    root = Path(cli.__file__).parent
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True).stdout
+    bare = []
+    for name in listed.splitlines():
+        if name.startswith(("tests/", "fixtures/", "benchmarks/", "docs/")):
+            continue
+        for node in ast.walk(ast.parse((root / name).read_text())):
+            raised = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "UsageError"
+            if raised and "hint" not in {keyword.arg for keyword in node.keywords}:
+                bare.append(f"{name}:{ast.unparse(node.args[0])[:60]}")
+    assert bare == [
+        "extraction/datasets/sample.py:f'at most {self.max_tokens} tokens a sample leave nothing'",
+        "node/flags.py:f'{reason}: {option} stands twice'",
+    ], bare

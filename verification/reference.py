@@ -78,7 +78,9 @@ def compare_stores(
             hint="run auxtap engine setup --rebuild",
         ) from None
     except subprocess.TimeoutExpired:
-        raise CheckFailedError(f"the reference took longer than {timeout_s:.0f} s") from None
+        raise CheckFailedError(
+            f"the reference took longer than {timeout_s:.0f} s", hint="run it again when the machine has less to do"
+        ) from None
     return tuple(_read_comparison(line) for line in output.splitlines())
 
 
@@ -90,7 +92,10 @@ def compare_store(store: Path, model: Path, engine_python: Path, *, timeout_s: f
     """
     (comparison,) = compare_stores([StoreAndModel(store, model)], engine_python, timeout_s=timeout_s)
     if isinstance(comparison, NoComparison):
-        raise CheckFailedError(f"{store} cannot be compared with transformers: {comparison.problem}")
+        raise CheckFailedError(
+            f"{store} cannot be compared with transformers: {comparison.problem}",
+            hint="auxtap check STORE tells whether its files are whole",
+        )
     return comparison
 
 

@@ -98,6 +98,9 @@ def _make(models: Sequence[TinyModel], engine: EngineEnvironment, cache: CacheLa
             hint=f"run auxtap engine setup --release {engine.release} --rebuild",
         ) from None
     except subprocess.TimeoutExpired:
-        raise CheckFailedError(f"making the tiny models took longer than {TIMEOUT_S:.0f} s") from None
+        raise CheckFailedError(
+            f"making the tiny models took longer than {TIMEOUT_S:.0f} s",
+            hint="run it again when the machine has less to do",
+        ) from None
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
