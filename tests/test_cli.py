@@ -222,8 +222,9 @@ def test_every_usage_error_has_a_next_step():
         if name.startswith(("tests/", "fixtures/", "benchmarks/", "docs/")):
             continue
         for node in ast.walk(ast.parse((root / name).read_text())):
-            raised = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "UsageError"
-            if raised and "hint" not in {keyword.arg for keyword in node.keywords}:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "UsageError":
+                continue
+            if "hint" not in {keyword.arg for keyword in node.keywords}:
                 bare.append(f"{name}:{ast.unparse(node.args[0])[:60]}")
     assert bare == [
         "extraction/datasets/sample.py:f'at most {self.max_tokens} tokens a sample leave nothing'",

@@ -117,7 +117,8 @@ def test_on_the_command_line(server: Any, write_dataset: Callable[..., Path], tm
     url = f"file://{tmp_path}/far/store"
     main = [sys.executable, "-c", "from auxtap.cli import main; main()"]
     where = ["--server", server.url, "--spool", str(server.tap.spool), "--out", url]
-    extract = [*main, "extract", str(write_dataset(4)), *where, "--catalog", str(tmp_path / "catalog")]
+    extract = [*main, "extract", str(write_dataset(4)), *where, "--canary", "0"]
+    extract += ["--catalog", str(tmp_path / "catalog")]
     assert subprocess.run(extract, capture_output=True, timeout=60).returncode == 0
     assert len(list((tmp_path / "far/store/samples").iterdir())) == 4
     check = subprocess.run([*main, "check", url], capture_output=True, text=True, timeout=60)

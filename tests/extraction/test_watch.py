@@ -46,7 +46,7 @@ def test_status_log_and_metrics_while_it_runs(server: Any, write_dataset: Callab
     child = subprocess.Popen(
         command(
             "extract", write_dataset(60), "--server", server.url, "--spool", server.tap.spool, "--out", store,
-            "--concurrency", 2, "--log-json", log, "--metrics-port", 0,
+            "--canary", 0, "--concurrency", 2, "--log-json", log, "--metrics-port", 0,
         ),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def test_status_log_and_metrics_while_it_runs(server: Any, write_dataset: Callab
 def test_a_killed_run_is_seen_as_vanished(server: Any, write_dataset: Callable[..., Path], tmp_path: Path) -> None:
     server.delay_s = 0.2
     where = ["--server", server.url, "--spool", server.tap.spool, "--out", tmp_path / "store"]
-    child = subprocess.Popen(command("extract", write_dataset(60), *where), stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(command("extract", write_dataset(60), "--canary", 0, *where), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not (tmp_path / "store/status.json").exists():
         time.sleep(0.02)
@@ -151,7 +151,7 @@ def test_merge_and_shard_on_the_command_line(server: Any, write_dataset: Callabl
     data = write_dataset(9)
     for number in (1, 2):
         where = ["--server", server.url, "--spool", server.tap.spool, "--out", tmp_path / f"s{number}"]
-        assert auxtap("extract", data, *where, "--shard", f"{number}/2").returncode == 0
+        assert auxtap("extract", data, "--canary", 0, *where, "--shard", f"{number}/2").returncode == 0
     result = auxtap("merge", tmp_path / "m", tmp_path / "s1", tmp_path / "s2")
     assert result.returncode == 0 and "9 samples of 2 shards" in result.stdout
     assert auxtap("check", tmp_path / "m").returncode == 0
