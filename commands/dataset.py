@@ -58,7 +58,7 @@ class TokenizerChoice:
     template_args: str | None = None
     rewritten: str = "refuse"
 
-    def load(self) -> "ChatTokenizer | None":
+    def load(self, *, need_template: bool = True) -> "ChatTokenizer | None":
         """Load the tokenizer, None when there is none.
 
         Raises:
@@ -75,6 +75,7 @@ class TokenizerChoice:
             trust_remote_code=self.trust_remote_code,
             template_args=template_args,
             rewritten=self.rewritten,
+            need_template=need_template,
         )
 
     def _read_args(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ MENU = {
     "serve": Entry("Start a server with the tap on, patched or by plugin; Ctrl-C stops it whole."),
     "canary": Entry("Check a tapped server's states without a reference model; exit 8 when a check fails."),
     "extract": Entry("Extract hidden states into a store; run again, it continues."),
+    "preview": Entry("Show a sample: trained tokens, and each state's token beside the token that it is to predict."),
     "export": Entry("Write a store's samples as a trainer's own files; run again, it continues."),
     "check": Entry("Verify every file of a store from its bytes."),
     "status": Entry("Say how far a store is, also while it is written, or what runs on a node."),

@@ -1,5 +1,7 @@
 """Run an extraction: requests out, parts in, every sample to a fate."""
 
+from pathlib import Path
+
 from auxtap.core.errors import UsageError
 from auxtap.extraction.courier import ATTEMPTS_A_SESSION
 from auxtap.extraction.describe import describe_run
@@ -20,6 +22,7 @@ from auxtap.extraction.reporting import StatusFile, observe_all
 from auxtap.extraction.session import Session, Surroundings
 from auxtap.extraction.store import open_store
 from auxtap.extraction.tally import Tally
+from auxtap.extraction.tokens import doubts_of_tokenizer
 
 # The answer is thrown away; more than one token is for proving that decoding leaves the rows alone.
 MAX_NEW_TOKENS = 1024
@@ -61,6 +64,8 @@ def run_extraction(
     with open_fleet(job, stop.now, keeper) as fleet:
         head = fleet.topology.head
         job.dataset.check_vocabulary(head.vocab_size)
+        for doubt in doubts_of_tokenizer(job.dataset.tokenizer, Path(head.model_path), head.vocab_size):
+            tally.say(doubt)
         for end in fleet.endpoints:
             if end.info.model_path and end.info.model_path != head.model_path:
                 tally.say(f"{end.url} says it serves {end.info.model_path}, the spool is written by {head.model_path}")

@@ -43,6 +43,7 @@ __all__ = [
     "TokenizerFacts",
     "keep_samples",
     "read_dataset",
+    "read_sample",
     "survey_dataset",
 ]
 
@@ -84,13 +85,30 @@ def survey_dataset(
     return DatasetSurvey(dataset, tuple(reading.bad), len(dataset.samples) - len(distinct))
 
 
-def keep_samples(records: Iterable[tuple[str, bytes, bytes]]) -> tuple[Sample, ...]:
+def read_sample(
+    path: Path,
+    tokenizer: ConversationTokenizer | None = None,
+    rules: DatasetRules = _AS_IT_IS,
+    *,
+    index: int = 0,
+    sample_id: str | None = None,
+) -> Sample:
+    """Read one record: the one called `sample_id`, else number `index`, counted from 0; others are not looked at.
+
+    Raises:
+        ExtractionError: there is none, it is bad, or a rule leaves it out.
+        UsageError: it is a conversation and there is no tokenizer.
+    """
+    return _Reading(path, tokenizer, rules).read_one(index, sample_id)
+
+
+def keep_samples(records: Iterable[tuple[str, bytes, bytes]], split: str = "") -> tuple[Sample, ...]:
     """Return samples of (id, little-endian int64 ids, mask) that come from no file."""
     tokens = TokenFile()
     samples = []
     for index, (sample_id, ids, mask) in enumerate(records):
         begin = tokens.append(ids, mask)
-        samples.append(Sample(index, sample_id, Place(Path(), index + 1), len(mask), tokens, begin, ""))
+        samples.append(Sample(index, sample_id, Place(Path(), index + 1), len(mask), tokens, begin, split))
     tokens.flush()
     return tuple(samples)
 
@@ -138,6 +156,24 @@ class _Reading:
             TokenizerFacts(*self._sent.tokenizer) if self._sent and self._sent.tokenizer else known,
             self._rules.holdout,
         )
+
+    def read_one(self, index: int, sample_id: str | None) -> Sample:
+        number = -1
+        for record in read_records(self._path):
+            if number < 0 and read_header(record) is not None:
+                continue
+            number += 1
+            if sample_id is None and number != index:
+                continue
+            if sample_id is not None and (record.fault or _try_id(record) != sample_id):
+                continue
+            self._take(record)
+            if not self._samples:
+                raise ExtractionError(f"{record.place} is left out: it is too long")
+            self._tokens.flush()
+            return self._samples[0]
+        wanted = f"record {sample_id!r}" if sample_id is not None else f"record {index}, counted from 0"
+        raise ExtractionError(f"dataset {self._path} has no {wanted}", hint=f"it has {number + 1:,} records")
 
     def _take(self, record: Record) -> None:
         if not self._counts["records"] and self._sent is None:
@@ -215,6 +251,13 @@ class _Reading:
             return sample_id, ids, read_mask({"loss_mask": tokens.loss_mask}, ids)
         except ValueError as error:
             raise _BadRecordError(str(error)) from None
+
+
+def _try_id(record: Record) -> str | None:
+    try:
+        return read_id(record)
+    except ValueError:
+        return None
 
 
 def _at(place: Place) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class ChatTokenizer:
         *,
         template_args: Mapping[str, Any] | None = None,
         rewritten: str = REFUSE,
+        need_template: bool = True,
     ) -> None:
         """Wrap a transformers tokenizer.
 
@@ -40,19 +41,15 @@ class ChatTokenizer:
         Raises:
             UsageError: it has no chat template.
         """
-        try:
-            template = tokenizer.get_chat_template()
-        except ValueError:
-            raise UsageError(
-                "the tokenizer has no chat template",
-                hint="give the folder of a chat model's tokenizer, or a dataset of input_ids",
-            ) from None
+        template = _template_of(tokenizer)
+        if template is None and need_template:
+            raise _no_template()
         self.facts = facts
         self._tokenizer = tokenizer
         self._template = template
         self._args = dict(template_args or {})
         self._rewritten = rewritten
-        self._marks_generation = _GENERATION_BLOCK.search(template) is not None
+        self._marks_generation = _GENERATION_BLOCK.search(template or "") is not None
         self._codec = codec_of(tokenizer)
         self._specials = self._codec.pattern()
 
@@ -61,12 +58,24 @@ class ChatTokenizer:
 
         Raises:
             ValueError: the template refuses the conversation, or rewrites earlier turns; names the turn.
+            UsageError: there is no template.
         """
+        if self._template is None:
+            raise _no_template()
         text, spans = self._render_marked(conversation) if self._marks_generation else self._compare(conversation)
         tokens = mask_spans(text, spans, self._codec)
         if 1 not in tokens.loss_mask:
             raise ValueError("the chat template gives no token to the assistant, so nothing to train on")
         return tokens
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return self._codec.decode(ids)
+
+    def token_text(self, token: int) -> str:
+        """Return what one token says by itself; a token within a character is shown as the tokenizer names it."""
+        text = self._codec.decode([token])
+        return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(token) or "")
 
     def _render(self, conversation: Conversation, n_turns: int, *, prompt: bool = False) -> str:
         """Return the text of the first `n_turns`, with the beginning of an answer behind it for a `prompt`."""
@@ -162,6 +171,20 @@ class ChatTokenizer:
         return len(said), len(said)
 
 
+def _template_of(tokenizer: Any) -> str | None:
+    try:
+        return str(tokenizer.get_chat_template())
+    except ValueError:
+        return None
+
+
+def _no_template() -> UsageError:
+    return UsageError(
+        "the tokenizer has no chat template",
+        hint="give the folder of a chat model's tokenizer, or a dataset of input_ids",
+    )
+
+
 def _refusal(messages: Sequence[Message], error: Exception) -> ValueError:
     return ValueError(f"the chat template refuses turn {len(messages)} ({messages[-1].role}): {error}")
 
@@ -199,6 +222,7 @@ def load_tokenizer(
     trust_remote_code: bool = False,
     template_args: Mapping[str, Any] | None = None,
     rewritten: str = REFUSE,
+    need_template: bool = True,
 ) -> ChatTokenizer:
     """Load a tokenizer with a chat template from local files; nothing is downloaded.
 
@@ -210,7 +234,9 @@ def load_tokenizer(
         raise UsageError(f"--rewritten is {rewritten!r}", hint=f"one of {REFUSE}, {UNTRAINED}")
     tokenizer = load_bare_tokenizer(folder, trust_remote_code=trust_remote_code)
     facts = TokenizerFacts(tokenizer_digest(folder), len(tokenizer))
-    return ChatTokenizer(tokenizer, facts, template_args=template_args, rewritten=rewritten)
+    return ChatTokenizer(
+        tokenizer, facts, template_args=template_args, rewritten=rewritten, need_template=need_template
+    )
 
 
 def load_bare_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -238,7 +264,24 @@ def load_bare_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any
         ) from None
 
 
+def doubts_of_tokenizer(facts: TokenizerFacts | None, model: Path, vocab_size: int) -> Iterator[str]:
+    """Say what speaks against a dataset's tokenizer being that of the model in the folder `model`.
+
+    Ids beyond the vocabulary are refused elsewhere; this is about those that only might come.
+    """
+    if facts is None:
+        return
+    if facts.n_ids > vocab_size:
+        yield f"the dataset's tokenizer has {facts.n_ids:,} ids, the served model embeddings for {vocab_size:,} only"
+    if _tokenizer_files(model) and tokenizer_digest(model) != facts.digest:
+        yield f"the dataset's tokenizer is not the one in {model}, which is served: its files differ"
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    return sorted({path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()})
+
+
 def tokenizer_digest(folder: Path) -> str:
     """Return a digest of the files that make a tokenizer what it is."""
-    files = sorted({path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()})
+    files = _tokenizer_files(folder)
     return "sha256:" + sha256_bytes("".join(f"{path.name} {sha256_file(path)}\n" for path in files).encode())

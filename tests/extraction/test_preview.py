@@ -1,0 +1,208 @@
+"""A sample is shown as a trainer will see it, and what a store says of its dataset."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import auxtap
+from auxtap.core.errors import ExtractionError, UsageError
+from auxtap.extraction.datasets.holdout import Holdout
+from auxtap.extraction.driver import ExtractionJob, run_extraction
+from auxtap.extraction.ledger import read_ledger
+from auxtap.extraction.manifest import read_manifest
+from auxtap.extraction.merge import merge_stores
+from auxtap.extraction.preview import find_runs, preview_sample
+from auxtap.extraction.samples import DatasetRules, TokenizerFacts, read_dataset
+from auxtap.extraction.tokens import doubts_of_tokenizer, load_tokenizer
+from auxtap.tests.extraction.chat_models import KINDS, make_tokenizer
+
+Maker = Callable[..., ExtractionJob]
+TALK = [
+    ("system", "be short"),
+    ("user", "héllo 🙂"),
+    ("assistant", "yes 🙂"),
+    ("user", "and?"),
+    ("assistant", "The answer"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tokenizer's folder."""
+    make_tokenizer("bytes", KINDS[0].text).save_pretrained(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    turns = [{"role": role, "content": text} for role, text in TALK]
+    path = tmp_path / "talk.jsonl"
+    lines = [{"id": "first", "messages": turns[1:3]}, {"id": "second", "messages": turns}, {"id": "bad"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def run(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
+    code = (
+        "import sys; from auxtap.cli import run; code = run(sys.argv[1:])\n"
+        "print('HEAVY', [name for name in ('torch', 'httpx') if name in sys.modules], file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def test_each_state_stands_beside_what_it_predicts(dataset: Path, folder: Path) -> None:
+    result = run("preview", dataset, "--tokenizer", folder, "--id", "second", "--json")
+    assert result.returncode == 0, result.stderr
+    assert "HEAVY []" in result.stderr
+    shown = json.loads(result.stdout)
+    sample = read_dataset(dataset, load_tokenizer(folder), DatasetRules(on_bad="skip")).samples[1]
+    rows = shown["rows"]
+    assert [row["token"]["token_id"] for row in rows] == sample.token_ids()
+    assert [row["token"]["trained"] for row in rows] == [bool(entry) for entry in sample.loss_mask]
+    for position, row in enumerate(rows):
+        assert row["token"]["position"] == position
+        for ahead, name in ((1, "predicts"), (2, "drafts")):
+            wanted = rows[position + ahead]["token"] if position + ahead < len(rows) else None
+            assert row[name] == wanted
+    assert [run["text"] for run in shown["runs"]] == ["yes 🙂<|im_end|>", "The answer<|im_end|>"]
+    assert shown["n_trained"] == sum(sample.loss_mask) and shown["sample_id"] == "second"
+    assert "".join(row["token"]["text"] for row in rows[-3:]) == " answer<|im_end|>\n"
+
+
+def test_it_is_plain_when_piped_and_coloured_on_a_terminal(dataset: Path, folder: Path) -> None:
+    result = run("preview", dataset, "--tokenizer", folder, "--index", 1)
+    assert "\x1b[" not in result.stdout and "'yes 🙂<|im_end|>'" in result.stdout
+    lines = result.stdout.splitlines()
+    (row,) = [line for line in lines if "'assistant'" in line.partition("  * ")[0] and "'yes'" in line]
+    # The state of the last token that is not trained on predicts the one behind it, and drafts the first that is.
+    assert row.split()[2] == "'assistant'" and row.split()[4] == "'\\n'" and row.split()[5] == "*"
+    assert any(line.strip() == "..." for line in lines)
+    everything = run("preview", dataset, "--tokenizer", folder, "--index", 1, "--all").stdout
+    assert not any(line.strip() == "..." for line in everything.splitlines())
+    coloured = run("preview", dataset, "--tokenizer", folder, FORCE_COLOR="1")
+    assert "\x1b[1;32m* " in coloured.stdout, coloured
+
+
+def test_samples_that_cannot_be_shown(dataset: Path, folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    with pytest.raises(ExtractionError, match="has no record 'nobody'") as raised:
+        preview_sample(dataset, tokenizer, DatasetRules(), sample_id="nobody")
+    assert raised.value.hint == "it has 3 records"
+    with pytest.raises(ExtractionError, match="has no record 3, counted from 0"):
+        preview_sample(dataset, tokenizer, DatasetRules(), index=3)
+    with pytest.raises(ExtractionError, match=r"talk\.jsonl:3: has neither turns nor"):
+        preview_sample(dataset, tokenizer, DatasetRules(), index=2)
+    with pytest.raises(UsageError, match="conversations need a tokenizer"):
+        preview_sample(dataset, None, DatasetRules())
+    with pytest.raises(ExtractionError, match="is left out: it is too long"):
+        preview_sample(dataset, tokenizer, DatasetRules(max_tokens=5, too_long="skip"))
+    make_tokenizer("bytes", KINDS[0].text).save_pretrained(tmp_path / "bare")
+    (tmp_path / "bare" / "chat_template.jinja").unlink()
+    with pytest.raises(UsageError, match="no chat template"):
+        preview_sample(dataset, load_tokenizer(tmp_path / "bare", need_template=False), DatasetRules())
+
+
+def test_ids_are_shown_without_a_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "ids.jsonl"
+    path.write_text('{"input_ids": [5, 6, 7, 8], "loss_mask": [0, 1, 1, 0]}\n')
+    shown = preview_sample(path, None, DatasetRules())
+    assert [(run.first, run.last, run.text) for run in shown.runs] == [(1, 2, "")]
+    result = run("preview", path)
+    assert result.returncode == 0 and "trained 1 to 2  2 tokens" in result.stdout
+
+
+@pytest.mark.parametrize(("mask", "runs"), [
+    (b"", []), (b"\0\0", []), (b"\1", [(0, 0)]), (b"\1\1\0\1", [(0, 1), (3, 3)]), (b"\0\1\1", [(1, 2)]),
+])  # fmt: skip
+def test_runs(mask: bytes, runs: list[tuple[int, int]]) -> None:
+    assert list(find_runs(mask)) == runs
+
+
+def test_a_store_is_shown_too(make_job: Maker, dataset: Path, folder: Path, tmp_path: Path) -> None:
+    make_tokenizer("metaspace-bpe", KINDS[0].text).save_pretrained(tmp_path / "other")
+    mine, other = load_tokenizer(folder), load_tokenizer(tmp_path / "other")
+    samples = make_job(5).dataset
+    job = make_job(dataset=replace(samples, tokenizer=mine.facts))
+    run_extraction(job)
+    shown = preview_sample(job.store, mine, DatasetRules(), sample_id="s/4")
+    assert [row.token.token_id for row in shown.rows] == samples.samples[4].token_ids()
+    assert [row.token.trained for row in shown.rows] == [bool(entry) for entry in samples.samples[4].loss_mask]
+    assert not shown.warning and preview_sample(job.store, None, DatasetRules(), index=4).sample_id == "s/4"
+    assert "made with another tokenizer" in preview_sample(job.store, other, DatasetRules()).warning
+    with pytest.raises(ExtractionError, match="holds no sample 'nobody'"):
+        preview_sample(job.store, mine, DatasetRules(), sample_id="nobody")
+
+
+def test_a_store_keeps_its_splits_and_what_was_left_out(make_job: Maker, write_dataset: Any, tmp_path: Path) -> None:
+    path = write_dataset(40)
+    with path.open("a") as file:
+        file.write('{"id": "bad"}\n{"id": "again", "input_ids": [0]}\n')
+    rules = DatasetRules(on_bad="skip", dedupe=True, holdout=Holdout(300_000))
+    dataset = read_dataset(path, rules=rules)
+    job = make_job(dataset=dataset)
+    assert run_extraction(job).complete
+    facts = read_manifest(job.store / "manifest.json").dataset
+    assert facts.holdout == "30%" and facts.counts["bad"] == 1 and facts.counts["held_out"] == dataset.counts.held_out
+    held = {sample.sample_id for sample in dataset.samples if sample.split == "holdout"}
+    assert 3 < len(held) < 25
+    assert {s.sample_id for s in auxtap.open_store(job.store, split="holdout")} == held
+    train = auxtap.open_store(job.store, "train")
+    assert len(train) == len(dataset.samples) - len(held) and {s.split for s in train} == {"train"}
+    assert len(auxtap.open_store(job.store)) == len(dataset.samples)
+    with pytest.raises(ExtractionError, match="holdout: 30%, now \\(none\\)"):
+        run_extraction(make_job(dataset=read_dataset(path, rules=replace(rules, holdout=None))))
+    shards = []
+    for number in (1, 2):
+        from auxtap.extraction.job import Shard
+
+        shards.append(tmp_path / f"shard{number}")
+        run_extraction(make_job(dataset=dataset, store=shards[-1], shard=Shard(number, 2)))
+    merge_stores(tmp_path / "merged", shards)
+    assert {s.sample_id for s in auxtap.open_store(tmp_path / "merged", split="holdout")} == held
+
+
+def test_a_store_without_splits_has_none(make_job: Maker) -> None:
+    job = make_job(2)
+    run_extraction(job)
+    with pytest.raises(UsageError, match="has no splits"):
+        auxtap.open_store(job.store, split="holdout")
+    lines = read_ledger(job.store / "ledger.jsonl").lines
+    assert all(line.split == "" and line.seconds > 0 for line in lines)
+    assert '"split"' not in (job.store / "ledger.jsonl").read_text()
+
+
+def test_another_tokenizer_is_named_when_a_store_is_gone_on_with(make_job: Maker) -> None:
+    dataset = make_job(3).dataset
+    one, two = TokenizerFacts("sha256:one", 90), TokenizerFacts("sha256:two", 90)
+    run_extraction(make_job(dataset=replace(dataset, tokenizer=one)))
+    # The same tokens are the same dataset, whoever made them.
+    assert run_extraction(make_job(dataset=replace(dataset, tokenizer=two))).already_stored == 3
+    other = replace(dataset, tokenizer=two, digest="sha256:of-other-tokens")
+    with pytest.raises(ExtractionError, match="tokenizer: sha256:one, now sha256:two"):
+        run_extraction(make_job(dataset=other))
+
+
+def test_a_tokenizer_that_is_not_the_models_is_doubted(folder: Path, tmp_path: Path, make_job: Maker) -> None:
+    facts = load_tokenizer(folder).facts
+    assert facts is not None
+    assert list(doubts_of_tokenizer(facts, folder, facts.n_ids)) == []
+    assert list(doubts_of_tokenizer(facts, tmp_path / "nowhere", facts.n_ids)) == []
+    assert list(doubts_of_tokenizer(None, folder, 1)) == []
+    (doubt,) = doubts_of_tokenizer(facts, folder, facts.n_ids - 1)
+    assert "embeddings for" in doubt
+    make_tokenizer("metaspace-bpe", KINDS[0].text).save_pretrained(tmp_path / "other")
+    (doubt,) = doubts_of_tokenizer(facts, tmp_path / "other", facts.n_ids)
+    assert "its files differ" in doubt
+    told: list[str | None] = []
+    job = make_job(dataset=replace(make_job(1).dataset, tokenizer=facts))
+    run_extraction(job, lambda progress: told.append(progress.message))
+    assert any("embeddings for 100 only" in text for text in told if text)
