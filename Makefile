@@ -31,7 +31,7 @@ test-fast: $(STAMP)
 
 check: lint types contract docs
 
-# The site in $(DOCS)/site; a broken link, or a page that no menu holds, is an error.
+# The site in $(DOCS)/site, a manual page in $(DOCS)/auxtap.1; a broken link, or a page that no menu holds, is an error.
 docs: $(STAMP) $(DOCS_STAMP)
 	$(BIN)/python docs/pages.py $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --strict --config-file $(DOCS)/mkdocs.yml

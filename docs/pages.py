@@ -1,6 +1,6 @@
 """Put the documentation together: the pages of this folder, and those that are made from the code.
 
-    python docs/pages.py OUT        write OUT/mkdocs.yml and OUT/pages, of which `make docs` makes the site
+    python docs/pages.py OUT        write OUT/auxtap.1, and OUT/pages of which `make docs` makes the site
     python docs/pages.py --readme   bring the README's sentences about releases up to date (`make readme`)
 
 Commands are
@@ -25,6 +25,7 @@ import typer.main
 
 from auxtap import cli
 from auxtap.commands import settings
+from auxtap.core.version import __version__
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -73,6 +74,26 @@ def command_page() -> str:
             lines += [_option_row(path, parameter, command) for parameter in options]
             lines += [""]
     return "\n".join(lines)
+
+
+def man_page() -> str:
+    """Return all commands as a manual page (`man ./auxtap.1`)."""
+    group: Any = typer.main.get_command(cli.app)
+    lines = [f'.TH AUXTAP 1 "" "auxtap {__version__}"', ".SH NAME", r"auxtap \- the auxiliary hidden states of SGLang"]
+    lines += [".SH SYNOPSIS", ".B auxtap", "COMMAND [OPTIONS]", ".SH DESCRIPTION", _roff(group.help or "")]
+    for path, command in _commands(group, ()):
+        lines += [f'.SH "auxtap {" ".join(path)}"', _roff(" ".join(_paragraphs(command.help or "")))]
+        for parameter in command.params:
+            record = parameter.get_help_record(_context(command, path))
+            if record is not None:
+                lines += [".TP", rf"\fB{_roff(record[0])}\fR", _roff(record[1])]
+    return "\n".join([*lines, ""])
+
+
+def _roff(text: str) -> str:
+    """Escape what roff would take for its own: backslashes, dashes, and a dot or quote that begins a line."""
+    escaped = re.sub(r"\s+", " ", text.strip()).replace("\\", r"\e").replace("-", r"\-")
+    return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 
 def _commands(group: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -241,6 +262,7 @@ def write_pages(out: Path) -> list[str]:
     listed = [name for name in ORDER if name in there]
     listed += sorted(there - set(listed))
     nav = "".join(f"  - {json.dumps(name)}\n" for name in listed)
+    (out / "auxtap.1").write_text(man_page())
     text = (DOCS / "mkdocs.yml").read_text()
     (out / "mkdocs.yml").write_text(f"{text}docs_dir: pages\nsite_dir: site\nnav:\n{nav}")
     return listed

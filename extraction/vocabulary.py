@@ -49,7 +49,9 @@ def choose_draft_vocabulary(counts: NDArray[np.int64], n_draft: int) -> DraftVoc
         UsageError: the target's vocabulary is smaller, or nothing is trained.
     """
     if not 1 <= n_draft <= len(counts):
-        raise UsageError(f"--draft-vocab {n_draft} is not within 1 to the model's {len(counts)} tokens")
+        raise UsageError(
+            f"--draft-vocab {n_draft} is not within 1 to the model's {len(counts)} tokens", hint="32000 is usual"
+        )
     if not counts.any():
         raise UsageError("no token of the store is trained: its masks are empty", hint="there is nothing to count")
     chosen = np.sort(np.lexsort((np.arange(len(counts)), -counts))[:n_draft])

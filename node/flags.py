@@ -141,7 +141,7 @@ def _split(arguments: Sequence[str], origin: str, reason: str) -> list[Flag]:
             option = option.replace("_", "-")
             option = _ALIASES.get(option, option)
             if any(flag.option == option for flag in flags):
-                raise UsageError(f"{reason}: {option} stands twice")
+                raise UsageError(f"{reason}: {option} stands twice", hint="leave one of the two out")
             flags.append(Flag(option, (value,) if has_value else (), origin, reason))
         elif not flags:
             raise UsageError(f"{reason}: {argument!r} belongs to no option", hint="options begin with --")

@@ -183,7 +183,7 @@ class DatasetRules:
             if value not in known:
                 raise UsageError(f"--{name} is {value!r}", hint=f"one of {', '.join(known)}")
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"at most {self.max_tokens} tokens a sample leave nothing")
+            raise UsageError(f"at most {self.max_tokens} tokens a sample leave nothing", hint="give a number above 0")
 
 
 def bad_place(place: Place, reason: str, *, hint: str | None = None) -> ExtractionError:

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,3 +91,21 @@ def test_the_readme_says_what_generated_holds(pages: ModuleType) -> None:
     text = (ROOT / "README.md").read_text()
     assert pages.readme_with_summary(text) == text
     assert pages.summary().split()[0] in text
+
+
+def test_the_manual_page_has_every_command(pages: ModuleType) -> None:
+    lines = pages.man_page().splitlines()
+    group: Any = typer.main.get_command(cli.app)
+    for name in MENU:
+        for inner in getattr(group.commands[name], "commands", {"": None}):
+            assert f'.SH "auxtap {f"{name} {inner}".strip()}"' in lines
+    requests = {line.split()[0] for line in lines if line.startswith((".", "'"))}
+    assert requests == {".TH", ".SH", ".B", ".TP"}
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_the_manual_page_is_one(pages: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "auxtap.1"
+    path.write_text(pages.man_page())
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
