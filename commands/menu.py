@@ -42,6 +42,7 @@ MENU = {
     "preview": Entry("Show a sample: trained tokens, and each state's token beside the token that it is to predict."),
     "export": Entry("Write a store's samples as a trainer's own files; run again, it continues."),
     "check": Entry("Verify every file of a store from its bytes."),
+    "inspect": Entry("Look a store through: norms, lengths, masks, duplicates, outliers, slow samples."),
     "status": Entry("Say how far a store is, also while it is written, or what runs on a node."),
     "merge": Entry("Join the stores of shards; their files are linked, or copied where that cannot be."),
     "drain": Entry("Carry parts from this host's spool to a shared folder, checked on the way, until interrupted."),

@@ -156,13 +156,13 @@ def _summary_rows(summary: ExtractionSummary) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def check_progress() -> Iterator[Callable[[CheckProgress], None]]:
-    """Show how far a check is, on a terminal only."""
+def check_progress(what: str = "check") -> Iterator[Callable[[CheckProgress], None]]:
+    """Show how far a pass over a store is, on a terminal only."""
     if not console.err().is_terminal:
         yield lambda progress: None
         return
     with _bar() as bar:
-        task = bar.add_task("check", total=None, detail="")
+        task = bar.add_task(what, total=None, detail="")
         yield lambda progress: bar.update(
             task,
             total=progress.n_stored,
