@@ -28,8 +28,8 @@ class NoteRewriter:
         """Return the place after `<name> = cls(...)`.
 
         Raises:
-            PatchError: that statement is missing, stands twice or may be left out by a return, or the batch that it
-                reads is of an unknown class.
+            PatchError: that statement is missing, stands twice or may be left out by a return, the batch that it
+                reads is of an unknown class, or another batch takes the place of either.
         """
         parsed = files.parsed(self.kind, self.path)
         function = parsed.function(self.kind, self.scope)
@@ -44,7 +44,11 @@ class NoteRewriter:
         found_lines = [statement for statement in body if m.matches(statement, line)]
         statement = parsed.single(self.kind, self.scope, anchor, found_lines, body)
         parsed.refuse_early_leave(self.kind, self.scope, anchor, statement, body)
-        text = guarded_call("note", _made_name(statement), batch.name)
+        made = _made_name(statement)
+        at = body.index(statement)
+        parsed.refuse_rebinding(self.kind, self.scope, batch.name, body[: at + 1])
+        parsed.refuse_rebinding(self.kind, self.scope, made, body[at:], but=statement)
+        text = guarded_call("note", made, batch.name)
         return parsed.insert_after(statement, kind=self.kind, scope=self.scope, anchor=f"after {anchor}", text=text)
 
     def batch_class(self, files: ParsedTree) -> str:

@@ -25,7 +25,7 @@ class StageRewriter:
 
         Raises:
             PatchError: there is no such exit, or more than one, or a return may leave it out, or the function has
-                not exactly one accumulator and one forward batch.
+                not exactly one accumulator and one forward batch, or binds one of them anew.
         """
         parsed = files.parsed(self.kind, self.path)
         captures = self._capture_function(parsed)
@@ -42,6 +42,10 @@ class StageRewriter:
         self._require_one(parsed, scope, "accumulator of captured states", captures.accumulators)
         self._require_one(parsed, scope, "parameter of class ForwardBatch", captures.batches)
         parsed.refuse_early_leave(self.kind, scope, anchor, statement, body)
+        before = body[: body.index(statement)]
+        behind = [item for item in before if parsed.first_line(item) > captures.loop_line]
+        parsed.refuse_rebinding(self.kind, scope, captures.batches[0], before)
+        parsed.refuse_rebinding(self.kind, scope, captures.accumulators[0], behind)
         text = guarded_call("stage", captures.owner, captures.accumulators[0], captures.batches[0])
         return parsed.insert_before(statement, kind=self.kind, scope=scope, anchor=f"before {anchor}", text=text)
 

@@ -83,6 +83,19 @@ class ParsedFile:
                 found = f"found a return before it, at line {self.first_line(leaves[0])}"
                 raise self.refuse(kind, scope, f"{looked_for} on every way through", found)
 
+    def refuse_rebinding(
+        self, kind: str, scope: str, name: str, within: Sequence[Statement], but: Statement | None = None
+    ) -> None:
+        """Refuse a place whose call would be given something else than `name` stood for.
+
+        Raises:
+            PatchError: a statement of `within`, other than `but`, binds the name anew.
+        """
+        for statement in within:
+            if statement is not but and (found := _bindings(statement, name)):
+                what = f"found it bound anew, at line {self.first_line(found[0])}"
+                raise self.refuse(kind, scope, f"{name} to stay what it is", what)
+
     def body(self, function: cst.FunctionDef) -> tuple[Statement, ...]:
         """Return the statements of a function's own level; none for a body on the `def` line."""
         if not isinstance(function.body, cst.IndentedBlock):
@@ -161,6 +174,21 @@ def _returns(statement: Statement) -> list[cst.CSTNode]:
     visitor = _Returns()
     statement.visit(visitor)
     return visitor.found
+
+
+def _bindings(statement: Statement, name: str) -> list[cst.CSTNode]:
+    """Return where a statement, or anything within it, gives a plain name to something."""
+    plain = m.Name(name)
+    binding = (
+        m.AssignTarget(target=plain | m.Tuple([m.ZeroOrMore(), m.Element(plain), m.ZeroOrMore()]))
+        | m.AnnAssign(target=plain)
+        | m.AugAssign(target=plain)
+        | m.NamedExpr(target=plain)
+        | m.For(target=plain)
+        | m.AsName(name=plain)
+        | m.Del(target=plain)
+    )
+    return list(m.findall(statement, binding))
 
 
 def _count(lines: Sequence[int]) -> str:
