@@ -226,3 +226,12 @@ def test_every_usage_error_has_a_next_step():
             if "hint" not in {keyword.arg for keyword in node.keywords}:
                 bare.append(f"{name}:{ast.unparse(node.args[0])[:60]}")
     assert bare == []
+
+
+def test_tables_lose_nothing_in_a_narrow_terminal(tmp_path):
+    arguments = ("patch", "pypi:0.5.9", "--out", str(tmp_path))
+    wide = _auxtap(*arguments, COLUMNS="160").stdout
+    narrow = _auxtap(*arguments, COLUMNS="60").stdout
+    assert max(map(len, narrow.splitlines())) <= 60
+    # Folded cells continue on the next line: what counts is that every character is there.
+    assert sorted("".join(narrow.split())) == sorted("".join(wide.split()))

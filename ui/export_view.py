@@ -63,7 +63,7 @@ def show_export(summary: ExportSummary, out: Path, *, as_json: bool) -> None:
         return
     table = Table(box=box.SIMPLE, show_header=False, title=escape(f"{summary.format}: {out}"), title_justify="left")
     table.add_column(style="bold")
-    table.add_column(justify="right")
+    table.add_column(justify="right", overflow="fold")
     for label, value in _rows(summary):
         table.add_row(label, value)
     console.out().print(table)

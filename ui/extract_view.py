@@ -125,7 +125,7 @@ def show_summary(summary: ExtractionSummary, store: str, *, as_json: bool) -> No
     out = console.out()
     table = Table(box=box.SIMPLE, show_header=False, title=escape(f"store {store}"), title_justify="left")
     table.add_column(style="bold")
-    table.add_column(justify="right")
+    table.add_column(justify="right", overflow="fold")
     for label, value in _summary_rows(summary):
         table.add_row(label, value)
     out.print(table)

@@ -69,10 +69,15 @@ class ClassRow:
     reason: str
 
 
+WIDE = 100
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    # A column that may not wrap is cut off in a narrow terminal, and the ones behind it are gone.
+    wide = console.out().width >= WIDE
     for column in columns[:-1]:
-        table.add_column(column, no_wrap=True, overflow="fold")
+        table.add_column(column, no_wrap=wide, overflow="fold")
     table.add_column(columns[-1], overflow="fold")
     return table
 
@@ -131,6 +136,8 @@ def summary_table(patch: PatchRow, checks: Sequence[CheckRow]) -> Table:
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     """Return a table of names and values."""
     table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(name, escape(value))
     return table

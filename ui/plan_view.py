@@ -29,7 +29,7 @@ def show_plan(plan: ExtractionPlan, *, as_json: bool) -> None:
     out = console.out()
     table = Table(box=box.SIMPLE, show_header=False, title="plan", title_justify="left")
     table.add_column(style="bold")
-    table.add_column(justify="right")
+    table.add_column(justify="right", overflow="fold")
     for label, value in _rows(plan):
         table.add_row(label, escape(value))
     out.print(table)

@@ -23,7 +23,7 @@ def show_status(status: StoreStatus, store: Path, *, as_json: bool) -> None:
         return
     table = Table(box=box.SIMPLE, show_header=False, title=escape(f"store {store}"), title_justify="left")
     table.add_column(style="bold")
-    table.add_column(justify="right")
+    table.add_column(justify="right", overflow="fold")
     for label, value in _rows(status):
         table.add_row(label, escape(value))
     console.out().print(table)
