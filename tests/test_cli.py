@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from auxtap.core.errors import (
     UsageError,
     WorktreeError,
 )
+from auxtap.ui import console, patch_view
 
 COMMANDS = ("trace", "patch", "verify", "apply", "revert", "engine", "serve", "canary", "extract", "check", "demo")
 
@@ -228,10 +230,20 @@ def test_every_usage_error_has_a_next_step():
     assert bare == []
 
 
-def test_tables_lose_nothing_in_a_narrow_terminal(tmp_path):
-    arguments = ("patch", "pypi:0.5.9", "--out", str(tmp_path))
-    wide = _auxtap(*arguments, COLUMNS="160").stdout
-    narrow = _auxtap(*arguments, COLUMNS="60").stdout
-    assert max(map(len, narrow.splitlines())) <= 60
+def test_tables_lose_nothing_in_a_narrow_terminal(monkeypatch, capsys):
+    rows = [
+        patch_view.InsertionRow("gate", "model_executor/forward_batch_info.py", 61, "ForwardBatch.init_new", "there")
+    ]
+    facts = [("patch digest", "0123456789abcdef" * 4), ("checks passed", "15 of 15")]
+    printed = {}
+    for width in ("160", "60"):
+        monkeypatch.setenv("COLUMNS", width)
+        console.out.cache_clear()
+        patch_view.show(patch_view.insertions_table(rows), patch_view.facts_table(facts))
+        assert cli.run(["config", "--all"]) == 0
+        printed[width] = capsys.readouterr().out
+    console.out.cache_clear()
+    assert max(map(len, printed["60"].splitlines())) <= 60
     # Folded cells continue on the next line: what counts is that every character is there.
-    assert sorted("".join(narrow.split())) == sorted("".join(wide.split()))
+    whole, folded = (sorted(re.sub(r"[\s─]", "", text)) for text in (printed["160"], printed["60"]))
+    assert whole == folded
