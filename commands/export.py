@@ -23,6 +23,9 @@ def export(
         int | None,
         typer.Option(metavar="N", min=1, help="Write vocab_mapping.pt (d2t, t2d) of the N tokens trained most often."),
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Samples of this split only, train or holdout. [default: all]")
+    ] = None,
     workers: Annotated[int, typer.Option(min=0, max=64, help="Files at a time; 0 is one a CPU, at most 8.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> int:
@@ -31,7 +34,7 @@ def export(
     from auxtap.ui import export_view
 
     chosen = parse_layers(layers) if layers is not None else ()
-    job = ExportJob(store, to, out.absolute(), chosen, draft_vocab, workers)
+    job = ExportJob(store, to, out.absolute(), chosen, draft_vocab, workers, split or "")
     with export_view.export_progress() as observe:
         summary = export_store(job, observe)
     export_view.show_export(summary, out, as_json=as_json)

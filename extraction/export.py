@@ -30,7 +30,10 @@ MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What is to be exported; without `layers` all that the store has, without `draft_vocab` no mapping."""
+    """What is to be exported; without `layers` all that the store has, without `draft_vocab` no mapping.
+
+    `split` takes the samples of that split only, empty all of them.
+    """
 
     store: Path
     format: str
@@ -38,6 +41,7 @@ class ExportJob:
     layers: tuple[int, ...] = ()
     draft_vocab: int | None = None
     workers: int = 0
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,13 @@ def export_store(job: ExportJob, observe: Callable[[ExportProgress], None] = lam
         require_torch(f"{target.name} with --draft-vocab")
     target.check_available()
     lines = read_ledger(job.store / LEDGER).last_lines().values()
-    stored = sorted((line for line in lines if line.fate == STORED), key=lambda line: line.index)
+    if job.split and not manifest.dataset.holdout:
+        raise UsageError(f"store {job.store} has no splits", hint="extract --holdout 1% makes train and holdout")
+    all_stored = [line for line in lines if line.fate == STORED]
+    chosen = (line for line in all_stored if job.split in ("", line.split))
+    stored = sorted(chosen, key=lambda line: line.index)
+    if job.split and all_stored and not stored:
+        raise ExtractionError(f"store {job.store} holds no sample of split {job.split!r}", hint="train or holdout")
     if not stored:
         raise ExtractionError(f"store {job.store} holds no sample yet", hint="auxtap extract fills it")
     export = _Export(job, target, manifest, selection, stored)
@@ -104,7 +114,7 @@ def export_store(job: ExportJob, observe: Callable[[ExportProgress], None] = lam
         linked=linked,
         already=already,
         skipped=skipped,
-        missing=manifest.n_expected - len(stored) - skipped,
+        missing=manifest.n_expected - len(all_stored) - skipped,
         n_bytes=export.n_bytes,
         draft_share=share,
     )
@@ -158,6 +168,7 @@ class _Export:
             self._selection.finals,
             self._manifest.run,
             self._manifest.dataset.digest,
+            self._job.split,
         )
         folder = out.with_name(f".{out.name}.auxtap-export")
         try:

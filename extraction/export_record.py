@@ -21,6 +21,7 @@ class ExportIdentity:
     finals: tuple[str, ...]
     run: str
     dataset: str
+    split: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the record's first line."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import auxtap
 from auxtap.core.errors import ExtractionError, UsageError
 from auxtap.extraction.datasets.holdout import Holdout
 from auxtap.extraction.driver import ExtractionJob, run_extraction
+from auxtap.extraction.export import ExportJob, export_store
 from auxtap.extraction.ledger import read_ledger
 from auxtap.extraction.manifest import read_manifest
 from auxtap.extraction.merge import merge_stores
@@ -168,6 +172,60 @@ def test_a_store_keeps_its_splits_and_what_was_left_out(make_job: Maker, write_d
         run_extraction(make_job(dataset=dataset, store=shards[-1], shard=Shard(number, 2)))
     merge_stores(tmp_path / "merged", shards)
     assert {s.sample_id for s in auxtap.open_store(tmp_path / "merged", split="holdout")} == held
+
+
+def test_a_split_is_exported_by_itself(make_job: Maker, write_dataset: Any, tmp_path: Path) -> None:
+    dataset = read_dataset(write_dataset(40), rules=DatasetRules(holdout=Holdout(300_000)))
+    job = make_job(dataset=dataset)
+    run_extraction(job)
+    for split in ("train", "holdout"):
+        export = ExportJob(job.store, "safetensors", tmp_path / split, split=split)
+        summary = export_store(export)
+        wanted = {f"{s.index:08d}.safetensors" for s in dataset.samples if s.split == split}
+        assert {path.name for path in (tmp_path / split / "samples").iterdir()} == wanted
+        assert (summary.n_samples, summary.missing) == (len(wanted), 0) and wanted
+        with pytest.raises(ExtractionError, match=rf"split '{split}', now ''"):
+            export_store(replace(export, split=""))
+    with pytest.raises(ExtractionError, match="no sample of split 'test'"):
+        export_store(ExportJob(job.store, "safetensors", tmp_path / "test", split="test"))
+    run_extraction(make_job(2, store=tmp_path / "plain"))
+    with pytest.raises(UsageError, match="has no splits"):
+        export_store(ExportJob(tmp_path / "plain", "safetensors", tmp_path / "x", split="train"))
+
+
+def test_conversations_are_extracted_as_a_person_asks_for_it(
+    tmp_path: Path, server: Any, folder: Path, write_dataset: Any
+) -> None:
+    """Parquet of ShareGPT turns, through the command line, into a store; its rules stand in the manifest."""
+    talks = [[{"from": "human", "value": str(i % 9)}, {"from": "gpt", "value": "a" * (i % 5)}] for i in range(60)]
+    bad = [{"from": "gpt", "value": "x"}]
+    path = tmp_path / "talks.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([{"conversations": talk} for talk in [*talks, bad]]), path)
+    # The fake server's model knows a hundred ids only; at twelve tokens three and four letters are the same.
+    where = ["--server", server.url, "--spool", server.tap.spool, "--out", tmp_path / "store", "--canary", 0]
+    rules = ["--on-bad", "skip", "--dedupe", "--holdout", "20%", "--max-tokens", 12]
+    refused = run("extract", path, "--tokenizer", folder, *rules, *where)
+    assert refused.returncode == 7
+    assert re.search(
+        r"row 1: token id \d+ is outside the model's vocabulary of 100; the dataset's tokenizer has \d+ ids",
+        refused.stderr,
+    )
+    plan = ["--dry-run", "--hidden-size", 8, "--layers", "3,5", "--json"]
+    planned = json.loads(run("extract", path, "--tokenizer", folder, *rules, *plan).stdout)
+    assert (planned["n_samples"], planned["bad_lines"], planned["duplicates"]) == (36, 1, 24)
+    assert planned["cut"] > 0 and 0 < planned["held_out"] < 36 and "row 61: the roles" in planned["first_bad"][0]
+    stopped = run("extract", path, "--tokenizer", folder, *where)
+    assert stopped.returncode == 7 and "talks.parquet: row 61: the roles are in a wrong order" in stopped.stderr
+    assert "--on-bad skip" in stopped.stderr
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text(write_dataset(30).read_text() + '{"input_ids": [0]}\n{"input_ids": []}\n')
+    done = run("extract", ids, *rules, *where)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "1 of 32 records are bad and left out, the first: " in done.stderr and "held out (20% asked for)" in done.stderr
+    )
+    counts = read_manifest(tmp_path / "store" / "manifest.json").dataset.counts
+    assert counts["bad"] == 1 and counts["records"] == 32 and counts["cut"] > 0
 
 
 def test_a_store_without_splits_has_none(make_job: Maker) -> None:
