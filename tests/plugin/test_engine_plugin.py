@@ -28,20 +28,24 @@ from auxtap.verification.reference import Comparison, StoreAndModel, compare_sto
 from auxtap.verification.tiny_models import make_tiny_models
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+# With --engine-matrix all of them.
+RELEASES = ("0.5.14", "0.5.23")
 ALONE = EngineCase("llama", "one_by_one")
 CASES = (ALONE, EngineCase("llama", "pp2"), EngineCase("deepseek_v3", "chunk16"))
 
 
-@pytest.fixture(scope="session", params=["0.5.14", "0.5.23"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "release" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--engine-matrix")
+        metafunc.parametrize("release", RELEASES if every else RELEASES[:1], scope="session")
+
+
+@pytest.fixture(scope="session")
 def case(
-    request: pytest.FixtureRequest, shared_cache: CacheLayout, tmp_path_factory: pytest.TempPathFactory
+    release: str, plugin_case: PluginCase, shared_cache: CacheLayout, tmp_path_factory: pytest.TempPathFactory
 ) -> PluginCase:
-    release = request.param
-    if release != "0.5.14" and not request.config.getoption("--engine-matrix"):
-        pytest.skip("another release of the plugin way is proved with --engine-matrix")
-    if release == "0.5.14":
-        found: PluginCase = request.getfixturevalue("plugin_case")
-        return found
+    if release == plugin_case.source.tree.release:
+        return plugin_case
     return make_plugin_case(release, shared_cache, tmp_path_factory.mktemp("plugin"))
 
 
