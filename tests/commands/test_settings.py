@@ -113,6 +113,29 @@ def test_a_wrong_file_is_refused_by_every_command_but_help(capsys, text, message
     assert cli.run(["--version"]) == 0
 
 
+def test_repeated_options_and_switches(tmp_path, monkeypatch, capsys) -> None:
+    """`extract` says which of the servers that it was given lacks a spool."""
+    (tmp_path / "data.jsonl").write_text('{"id": "a", "input_ids": [1]}\n')
+    Path("auxtap.toml").write_text(
+        '[extract]\nserver = ["http://127.0.0.1:1", "http://127.0.0.1:2"]\nspool = ["a", "b", "c"]\n'
+    )
+    arguments = ["extract", "data.jsonl", "--out", "store"]
+    assert cli.run(arguments) == 2
+    from_file = capsys.readouterr().err
+    assert "2" in from_file and "3" in from_file
+    Path("auxtap.toml").unlink()
+    monkeypatch.setenv("AUXTAP_EXTRACT_SERVER", "http://127.0.0.1:1 http://127.0.0.1:2")
+    monkeypatch.setenv("AUXTAP_EXTRACT_SPOOL", "a:b:c")
+    assert cli.run(arguments) == 2
+    assert capsys.readouterr().err == from_file
+    monkeypatch.setenv("AUXTAP_CONFIG_ALL", "1")
+    assert cli.run(["config", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["settings"]) > 100
+    monkeypatch.setenv("AUXTAP_CONFIG_ALL", "0")
+    assert cli.run(["config", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["settings"]) == 4
+
+
 def test_a_command_that_there_is_not(capsys) -> None:
     assert cli.run(["config", "sreve"]) == 2
     assert "no command 'sreve'" in capsys.readouterr().err
