@@ -34,7 +34,10 @@ any sample in any state, three hidden states and the final one, against transfor
 
 
 def keep_matrix(folder: Path, report: EngineReport, patched_models: Sequence[str], day: str) -> Path:
-    """Put a report among the records below `folder`, write the page anew and return it; `day` is the run's date."""
+    """Put a report among the records below `folder`, write the page anew and return it; `day` is the run's date.
+
+    What an earlier run of the same patch gave stays where this one says nothing of a case.
+    """
     records = folder / RECORDS
     records.mkdir(parents=True, exist_ok=True)
     record = {
@@ -46,10 +49,27 @@ def keep_matrix(folder: Path, report: EngineReport, patched_models: Sequence[str
         "cases": [asdict(case) for case in report.cases],
         "not_run": [asdict(case) for case in report.not_run],
     }
+    _add_earlier(record, records / f"{report.release}.json")
     publish_json(records / f"{report.release}.json", record)
     page = folder / PAGE
     publish_bytes(page, matrix_page([json.loads(path.read_bytes()) for path in records.glob("*.json")]).encode())
     return page
+
+
+def _add_earlier(record: dict[str, Any], path: Path) -> None:
+    earlier = json.loads(path.read_bytes()) if path.is_file() else None
+    if earlier is None or any(earlier[key] != record[key] for key in ("patch", "patch_sha256", "tolerance")):
+        return
+    told = {_place(entry) for key in ("cases", "not_run") for entry in record[key]}
+    for key in ("cases", "not_run"):
+        record[key] = sorted(
+            [*record[key], *(entry for entry in earlier[key] if _place(entry) not in told)], key=_place
+        )
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
+    case = entry["case"]
+    return TINY_MODELS.index(case["model"]), list(SETTINGS).index(case["setting"])
 
 
 def matrix_page(records: Sequence[Mapping[str, Any]]) -> str:
@@ -107,7 +127,11 @@ def _cell(result: CaseResult | None) -> str:
 
 def _notes(results: Any, left_out: Sequence[NotRun]) -> list[str]:
     problems = [f"- {result.case} failed: {result.problem}" for result in results if result.problem is not None]
-    known = {f"{result.case.model}: {cell.note}" for result in results for cell in result.cells if cell.note}
+    noted = [(result, cell) for result in results for cell in result.cells if cell.note]
+    problems += [
+        f"- {result.case} {cell.verdict}: {cell.state}: {cell.note}" for result, cell in noted if cell.verdict != KNOWN
+    ]
+    known = {f"{result.case.model}: {cell.note}" for result, cell in noted if cell.verdict == KNOWN}
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in left_out:
         reasons.setdefault((entry.case.model, entry.reason), []).append(entry.case.setting)
