@@ -148,6 +148,6 @@ def launch_template(applied: AppliedWorktree, engine: EngineEnvironment, cache: 
         release=applied.release,
         patch_digest=applied.patch_digest,
         source_digest=applied.source_digest,
-        log=cache.logs / "verify-import.log",
+        log=cache.logs / f"verify-{applied.release}-import.log",
         bytecode=cache.bytecode / f"sglang-{applied.release}",
     )

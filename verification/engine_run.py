@@ -53,7 +53,7 @@ def run_case(
         spool=work / f"spool-{name}",
         layers=setting.layers,
         final=setting.final,
-        log=template.log.with_name(f"verify-{name}.log"),
+        log=template.log.with_name(f"verify-{template.release}-{name}.log"),
         extra_arguments=(*setting.arguments, *model.arguments),
         radix_cache=setting.radix_cache,
     )

@@ -64,8 +64,8 @@ def test_a_server_that_fails_or_hangs_is_a_problem_with_its_log(
     assert run.problem is not None
     assert problem in run.problem
     assert "the server's log ends: " in run.problem
-    assert str(tmp_path / "verify-llama-two.log") in run.problem
-    assert logged in (tmp_path / "verify-llama-two.log").read_text()
+    assert str(tmp_path / "verify-0.5.9-llama-two.log") in run.problem
+    assert logged in (tmp_path / "verify-0.5.9-llama-two.log").read_text()
     assert session_members(faulty.served[0].pid) == []
 
 
