@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
-from auxtap.verification.engine_settings import SETTINGS
+from auxtap.verification.engine_settings import RANK_FLAGS, SETTINGS
 from auxtap.verification.tiny_models import HOW_TO_ADD, TINY_MODELS
 
 # What proves a release in half a minute.
@@ -18,6 +18,8 @@ _PASSES_KEYS = b"extra_key=recv_req.extra_key"
 MLA_MODELS = ("deepseek_v3", "kimi_k25")
 _REFUSES_MLA = b"MLA optimization not supported on CPU"
 _MODEL_RUNNER = SRT_ROOT / "model_executor/model_runner.py"
+# `Starcoder2Model.__init__`; `GroupCoordinator.rank` is the rank among all, `rank_in_group` the stage.
+_RANK_FOR_STAGE = b"pp_rank = pp_group.rank\n"
 _SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 _READS_EMBEDDINGS = b"else input_embeds.shape[0]"
 # The file of each tiny model, and the file whose forward runs its decoder blocks where that is another.
@@ -131,6 +133,8 @@ def obstacle(tree: SourceTree, case: EngineCase) -> str:
     if case.model in MLA_MODELS and _REFUSES_MLA in tree.files.get(_MODEL_RUNNER, b""):
         return "ModelRunner refuses MLA on a CPU without AMX"
     setting = SETTINGS[case.setting]
+    if RANK_FLAGS[0] in setting.arguments and _RANK_FOR_STAGE in tree.files[path]:
+        return "the model takes its rank in the whole server for its stage: rank 1 looks for blocks that are not there"
     if setting.radix_cache and _PASSES_KEYS not in tree.files.get(_SCHEDULER, b""):
         return "Scheduler.handle_generate_request drops extra_key: a key of its own keeps no prompt out of the cache"
     if not setting.staged:

@@ -149,6 +149,21 @@ def test_the_matrix_leaves_nothing_out_without_a_reason() -> None:
     )
 
 
+def test_what_sglang_itself_cannot_serve_is_left_out_with_its_reason() -> None:
+    runner = {SRT_ROOT / "model_executor/model_runner.py": b"MLA optimization not supported on CPU"}
+    files = dict(tree_of(llama=b"", deepseek_v2=b"", starcoder2=b"pp_rank = pp_group.rank\n").files)
+    tree = SourceTree(release="0.0.0", origin="test", commit="", files={**files, **runner})
+    plan = engine_cases(tree)
+    assert [str(case) for case in plan.cases] == ["llama/default", "llama/chunk16"]
+    reasons = {str(each.case): each.reason for each in plan.left_out}
+    assert reasons["deepseek_v3/default"] == "ModelRunner refuses MLA on a CPU without AMX"
+    assert reasons["llama/pp2"] == "the model's forward takes no pp_proxy_tensors"
+    looped = [SRT_ROOT / "models/starcoder2.py"]
+    ranks = matrix_cases(tree, [], ("llama", "starcoder2"), ("tp2", "dp2"), looped)
+    assert [str(case) for case in ranks.cases] == ["llama/tp2", "llama/dp2", "starcoder2/dp2"]
+    assert "rank in the whole server" in ranks.not_run[0]
+
+
 def test_every_tiny_model_has_a_recipe() -> None:
     tree = ast.parse(engine_script(SCRIPT).read_text())
     recipes = [

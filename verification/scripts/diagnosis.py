@@ -59,8 +59,10 @@ def look_inside(model: Any, ids: torch.Tensor) -> Inside:
         def keep_input(module: Any, inputs: Any, number: int = number) -> None:
             down_inputs[number] = inputs[0].reshape(-1, inputs[0].shape[-1])
 
-        hooks.append(block.mlp.register_forward_hook(keep_output))
-        down = getattr(block.mlp, "down_proj", None)
+        # Mixtral's experts have a name of their own up to transformers 4.
+        mlp = getattr(block, "mlp", None) or block.block_sparse_moe
+        hooks.append(mlp.register_forward_hook(keep_output))
+        down = getattr(mlp, "down_proj", None)
         if isinstance(down, torch.nn.Linear) and down.bias is None:
             hooks.append(down.register_forward_pre_hook(keep_input))
             down_weights[number] = down.weight
