@@ -135,6 +135,9 @@ def _notes(results: Any, left_out: Sequence[NotRun]) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in left_out:
         reasons.setdefault((entry.case.model, entry.reason), []).append(entry.case.setting)
-    not_run = [f"- {model}, {', '.join(names)}: not run: {reason}" for (model, reason), names in reasons.items()]
+    models: dict[tuple[str, str], list[str]] = {}
+    for (model, reason), names in reasons.items():
+        models.setdefault((", ".join(names), reason), []).append(model)
+    not_run = [f"- {', '.join(of)}, {names}: not run: {reason}" for (names, reason), of in models.items()]
     notes = [*problems, *(f"- known difference, {note}" for note in sorted(known)), *not_run]
     return ["", *notes] if notes else []
