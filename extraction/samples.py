@@ -136,15 +136,9 @@ class _Reading:
         self._talked = False
 
     def read(self) -> Dataset:
-        try:
-            for record in read_records(self._path):
-                self._take(record)
-            self._tokens.flush()
-        except OSError as error:
-            raise ExtractionError(
-                f"the tokens of {self._path} cannot be kept: {error.strerror or error}",
-                hint="they take 5 bytes each in the folder for temporary files; TMPDIR names another",
-            ) from None
+        for record in read_records(self._path):
+            self._take(record)
+        self._tokens.flush()
         counts = self._sent.counts if self._sent is not None else self._counts
         known = self._tokenizer.facts if self._tokenizer is not None and self._talked else None
         return Dataset(

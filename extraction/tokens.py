@@ -62,7 +62,11 @@ class ChatTokenizer:
         """
         if self._template is None:
             raise _no_template()
-        text, spans = self._render_marked(conversation) if self._marks_generation else self._compare(conversation)
+        marked = self._render_marked(conversation) if self._marks_generation else None
+        # A tokenizer with a way of its own to apply the template may give another text than the template by itself.
+        if marked is not None and marked[0] != self._render(conversation, len(conversation.messages)):
+            marked = None
+        text, spans = marked or self._compare(conversation)
         tokens = mask_spans(text, spans, self._codec)
         if 1 not in tokens.loss_mask:
             raise ValueError("the chat template gives no token to the assistant, so nothing to train on")

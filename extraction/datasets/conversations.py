@@ -77,12 +77,23 @@ def read_conversation(record: Mapping[str, Any]) -> Conversation:
 
 
 def _turns(value: object, key: str) -> list[tuple[int, Mapping[str, Any]]]:
+    if isinstance(value, dict):
+        value = _in_rows(value)
     if not isinstance(value, list) or not value:
         raise ValueError(f"{key} is not a list of turns")
     for number, turn in enumerate(value, start=1):
         if not isinstance(turn, dict):
             raise ValueError(f"turn {number} of {key} is not an object")
     return list(enumerate(value, start=1))
+
+
+def _in_rows(columns: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return turns that stand column by column, as `datasets` keeps a sequence of objects; None when they do not."""
+    if not columns or not all(isinstance(column, list) for column in columns.values()):
+        return None
+    if len({len(column) for column in columns.values()}) != 1:
+        return None
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _openai_turn(turn: Mapping[str, Any], number: int) -> Message:

@@ -1,13 +1,27 @@
 """Keep the tokens of a whole dataset out of memory: a nameless file that is gone when nobody holds it."""
 
+import contextlib
 import os
 import sys
 import tempfile
 from array import array
+from collections.abc import Iterator
 
+from auxtap.core.errors import ExtractionError
 from auxtap.extraction.datasets.pretokenized import unpack_ids
 
 _TOKEN_BYTES = 4
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ExtractionError(
+            f"the dataset's tokens cannot be kept: {error.strerror or error}",
+            hint="they take 5 bytes each in the folder for temporary files; TMPDIR names another",
+        ) from None
 
 
 class TokenFile:
@@ -17,20 +31,22 @@ class TokenFile:
         """Make the file in the folder for temporary files (`TMPDIR`).
 
         Raises:
-            OSError: it cannot be made.
+            ExtractionError: it cannot be made.
         """
-        self._file = tempfile.TemporaryFile(prefix="auxtap-tokens-")  # noqa: SIM115 - lives as long as this does
+        with _kept():
+            self._file = tempfile.TemporaryFile(prefix="auxtap-tokens-")  # noqa: SIM115 - lives as long as this does
         self._end = 0
 
     def append(self, ids: bytes, loss_mask: bytes) -> int:
         """Keep little-endian int64 `ids` and a mask of as many bytes; return where.
 
         Raises:
-            OSError: there is no room.
+            ExtractionError: there is no room.
         """
         begin = self._end
         data = array("i", unpack_ids(ids)).tobytes() + loss_mask
-        self._file.write(data)
+        with _kept():
+            self._file.write(data)
         self._end += len(data)
         return begin
 
@@ -38,9 +54,10 @@ class TokenFile:
         """Have what was appended ready to be read.
 
         Raises:
-            OSError: there is no room.
+            ExtractionError: there is no room.
         """
-        self._file.flush()
+        with _kept():
+            self._file.flush()
 
     def ids(self, begin: int, n_tokens: int) -> bytes:
         """Return the ids of the sample at `begin` as little-endian int64."""

@@ -71,6 +71,13 @@ def pretokenized() -> list[dict[str, Any]]:
     ]
 
 
+def by_columns() -> list[dict[str, Any]]:
+    return [
+        {"id": str(i), "messages": {"role": [r for r, _ in talk], "content": [c for _, c in talk]}}
+        for i, talk in enumerate(TALKS)
+    ]
+
+
 def labelled() -> list[dict[str, Any]]:
     return [
         {**record, "labels": [t if m else -100 for t, m in zip(record["input_ids"], mask, strict=True)]}
@@ -146,7 +153,7 @@ def as_folder(folder: Path, records: list[dict[str, Any]]) -> Path:
 
 
 FILES = [as_jsonl, as_array, as_gzip, as_zstd, as_parquet, as_saved, as_folder]
-SHAPES = [openai, sharegpt, pretokenized, labelled]
+SHAPES = [openai, sharegpt, by_columns, pretokenized, labelled]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -407,6 +414,24 @@ def test_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(UsageError, match="needs pyarrow") as raised:
                 read_dataset(path)
         assert raised.value.hint == "pip install 'auxtap[data]'"
+
+
+def test_tokens_that_find_no_room_are_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    path = as_jsonl(tmp_path, [{"input_ids": list(range(100))}] * 300)
+    # Every write to this device finds no room.
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
+    with pytest.raises(ExtractionError, match="tokens cannot be kept: No space left") as raised:
+        read_dataset(path)
+    assert raised.value.hint is not None and "TMPDIR" in raised.value.hint
+
+    def refuse(**_: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ExtractionError, match="tokens cannot be kept: No usable temporary directory"):
+        read_dataset(path)
 
 
 def test_nothing_is_read_ahead(tmp_path: Path) -> None:

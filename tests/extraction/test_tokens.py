@@ -1,5 +1,9 @@
 """Masks through real chat templates of transformers: exact to the token, or refused with the turn."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +117,89 @@ def test_nothing_to_train_on_is_refused(save: Callable[[str | None], Path]) -> N
     for template in (CHATML, MARKED):
         with pytest.raises(ValueError, match="nothing to train on"):
             load_tokenizer(save(template)).tokenize(Conversation(TALK[:2]))
+
+
+# A tokenizer as models bring along: in Python, without offsets, with its own way to apply the template.
+OWN_CODE = """
+from transformers import PreTrainedTokenizer
+
+class OwnTokenizer(PreTrainedTokenizer):
+    def __init__(self, **options):
+        super().__init__(**options)
+
+    @property
+    def vocab_size(self):
+        return 256
+
+    def get_vocab(self):
+        return {**{chr(256 + byte): byte for byte in range(256)}, **self.added_tokens_encoder}
+
+    def _tokenize(self, text, **options):
+        return [chr(256 + byte) for byte in text.encode()]
+
+    def _convert_token_to_id(self, token):
+        return ord(token) - 256 if len(token) == 1 else None
+
+    def _convert_id_to_token(self, index):
+        return chr(256 + index)
+
+    def convert_tokens_to_string(self, tokens):
+        parts = [bytes([ord(token) - 256]) if len(token) == 1 else token.encode() for token in tokens]
+        return b"".join(parts).decode(errors="replace")
+
+    def save_vocabulary(self, folder, filename_prefix=None):
+        return ()
+
+    def apply_chat_template(self, conversation, tools=None, tokenize=False, add_generation_prompt=True, **options):
+        text = "".join(f"<|im_start|>{m['role']}:{m['content']}<|im_end|>\\n" for m in conversation)
+        text += "<|im_start|>assistant:" * add_generation_prompt
+        return self.encode(text) if tokenize else text
+"""
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_a_tokenizer_with_code_of_its_own(tmp_path: Path, template: str) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "tokenization_own.py").write_text(OWN_CODE)
+    special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    config = {
+        "tokenizer_class": "OwnTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},
+        "chat_template": template,
+        "added_tokens_decoder": {
+            "256": {"content": "<|im_start|>", **special}, "257": {"content": "<|im_end|>", **special},
+        },
+        "eos_token": "<|im_end|>",
+    }  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ExtractionError, match="cannot be loaded"):
+        load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, trust_remote_code=True)
+    assert trained_text(tokenizer, TALK) == ["hi there 🙂<|im_end|>", "ciao<|im_end|>"]
+
+
+def test_nothing_is_downloaded(save: Callable[[str | None], Path]) -> None:
+    """Code that a tokenizer names on a hub is not fetched, trusted or not; no connection is tried."""
+    folder = save(CHATML)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": ["somebody/somewhere--tokenization_x.X", None]}
+    config["tokenizer_class"] = "X"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    code = (
+        "import socket, sys\n"
+        "def refuse(*arguments): print('CONNECTS', arguments); raise OSError('no')\n"
+        "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
+        "from pathlib import Path\n"
+        "from auxtap.core.errors import ExtractionError\n"
+        "from auxtap.extraction.tokens import load_tokenizer\n"
+        "try: load_tokenizer(Path(sys.argv[1]), trust_remote_code=True)\n"
+        "except ExtractionError as error: print('REFUSED', error.message)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ("HF_HUB_OFFLINE", "HF_HOME")}
+    environment["HF_HOME"] = str(folder / "home")
+    result = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=environment)
+    assert "REFUSED" in result.stdout and "CONNECTS" not in result.stdout, result.stdout + result.stderr
 
 
 def test_tokenizers_that_cannot_be_used(save: Callable[[str | None], Path], tmp_path: Path) -> None:
