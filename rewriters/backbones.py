@@ -163,8 +163,9 @@ def _tappable(function: ast.FunctionDef, plain: PlainLoop) -> LoopFunction | Ref
     return LoopFunction(plain, batches, exits)
 
 
+@lru_cache(maxsize=2)
 def parse_quietly(data: bytes) -> ast.Module:
-    """Parse a module without its warnings about escapes.
+    """Parse a module without its warnings about escapes; who asks several things of a file parses it once.
 
     Raises:
         SyntaxError: it is not Python.

@@ -1,13 +1,13 @@
 """What becomes of every causal language model class of a tree: captured, and how, or refused and why."""
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.backbones import BackboneSurvey, parse_quietly
+from auxtap.rewriters.backbones import BackboneSurvey
+from auxtap.rewriters.module_classes import ModelClass
 from auxtap.rewriters.syntax import ParsedTree
 from auxtap.rewriters.table import survey_tree
 
@@ -15,7 +15,7 @@ Way = Literal["native", "arm", "loop", "refused"]
 _MODELS = SRT_ROOT / "models"
 _CAUSAL = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 _DRAFTS = ("NextN", "MTP", "Eagle", "Eagle3", "DFlash", "DSpark")
-_SETTER, _HEAD_FLAG = "set_eagle3_layers_to_capture", "capture_aux_hidden_states"
+_SETTER = "set_eagle3_layers_to_capture"
 _MAX_DEPTH = 5
 
 
@@ -37,12 +37,14 @@ class ClassFate:
 
 @dataclass(frozen=True, eq=False)
 class _Class:
-    name: str
+    """A class and the file that it stands in."""
+
     path: PurePosixPath
-    bases: tuple[str, ...]
-    makes: tuple[str, ...]
-    methods: frozenset[str]
-    has_flag: bool
+    read: ModelClass
+
+    @property
+    def name(self) -> str:
+        return self.read.name
 
 
 @dataclass
@@ -51,7 +53,7 @@ class _Graph:
 
     classes: dict[tuple[PurePosixPath, str], _Class] = field(default_factory=dict)
     by_name: dict[str, list[_Class]] = field(default_factory=dict)
-    imports: dict[PurePosixPath, dict[str, str]] = field(default_factory=dict)
+    imports: dict[PurePosixPath, Mapping[str, str]] = field(default_factory=dict)
     entries: list[_Class] = field(default_factory=list)
     surveys: dict[PurePosixPath, BackboneSurvey] = field(default_factory=dict)
 
@@ -69,7 +71,7 @@ class _Graph:
     def lineage(self, found: _Class) -> list[_Class]:
         lineage = [found]
         for current in lineage:
-            parents = [self.find(base, current.path) for base in current.bases]
+            parents = [self.find(base, current.path) for base in current.read.bases]
             lineage += [parent for parent in parents if parent is not None and parent not in lineage]
         return lineage
 
@@ -83,65 +85,15 @@ def classify_classes(files: ParsedTree) -> tuple[ClassFate, ...]:
 
 def _read_graph(files: ParsedTree) -> _Graph:
     graph = _Graph()
-    for path, survey in survey_tree(files):
-        graph.surveys[path] = survey
-        data = files.files[path]
-        module, lines = parse_quietly(data), data.split(b"\n")
-        graph.imports[path] = dict(_imported(module))
-        offered = set(_offered(module))
-        for node in module.body:
-            if isinstance(node, ast.ClassDef):
-                found = _read_class(node, path, lines)
-                graph.classes[path, node.name] = found
-                graph.by_name.setdefault(node.name, []).append(found)
-                if node.name in offered:
-                    graph.entries.append(found)
+    for file in survey_tree(files):
+        graph.surveys[file.path] = file.survey
+        graph.imports[file.path] = file.classes.imports
+        for read in file.classes.classes:
+            found = graph.classes[file.path, read.name] = _Class(file.path, read)
+            graph.by_name.setdefault(read.name, []).append(found)
+            if read.name in file.classes.offered:
+                graph.entries.append(found)
     return graph
-
-
-def _imported(module: ast.Module) -> Iterator[tuple[str, str]]:
-    # Those of the module's own level, and within its tests and tries; a walk over everything costs ten times more.
-    nested = [item for node in module.body if isinstance(node, ast.If | ast.Try) for item in node.body]
-    for node in (*module.body, *nested):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                yield alias.asname or alias.name, node.module.rpartition(".")[2]
-
-
-def _offered(module: ast.Module) -> Iterator[str]:
-    for node in module.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(target, ast.Name) and target.id == "EntryClass" for target in targets):
-            yield from (item.id for item in ast.walk(node) if isinstance(item, ast.Name) and item.id != "EntryClass")
-
-
-def _read_class(node: ast.ClassDef, path: PurePosixPath, lines: Sequence[bytes]) -> _Class:
-    methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-    makers = [item for item in methods if item.name == "__init__" or item.name.startswith(("_init", "init_", "_build"))]
-    calls = [call for maker in makers for call in ast.walk(maker) if isinstance(call, ast.Call)]
-    makes = dict.fromkeys(name for call in calls for name in _called_names(call))
-    source = b"\n".join(lines[node.lineno - 1 : node.end_lineno])
-    return _Class(
-        name=node.name,
-        path=path,
-        bases=tuple(name for base in node.bases if (name := _last_name(base))),
-        makes=tuple(makes),
-        methods=frozenset(item.name for item in methods),
-        has_flag=_HEAD_FLAG.encode() in source,
-    )
-
-
-def _called_names(call: ast.Call) -> Iterator[str]:
-    """Yield the class that a call may make: the callee, or one that is handed to a factory."""
-    for node in (call.func, *call.args):
-        if name := _last_name(node):
-            yield name
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _fate(graph: _Graph, entry: _Class) -> ClassFate:
@@ -150,7 +102,7 @@ def _fate(graph: _Graph, entry: _Class) -> ClassFate:
     reached: dict[str, tuple[_Class, bool]] = {}
     _reach(graph, entry, False, 0, reached)
     captures, loops, refused = _sorted_out(graph, reached)
-    native = any(_SETTER in found.methods for found in graph.lineage(entry))
+    native = any(_SETTER in found.read.methods for found in graph.lineage(entry))
     file = entry.path.stem
     if captures:
         backbone, flagged = next(iter(captures.items()))
@@ -178,9 +130,9 @@ def _reach(graph: _Graph, found: _Class, flagged: bool, depth: int, reached: dic
     if depth > _MAX_DEPTH or (key in reached and (reached[key][1] or not flagged)):
         return
     reached[key] = found, flagged
-    flagged = flagged or any(item.has_flag for item in lineage)
+    flagged = flagged or any(item.read.has_flag for item in lineage)
     for item in lineage:
-        for name in item.makes:
+        for name in item.read.makes:
             made = graph.find(name, item.path)
             if made is not None and made is not found:
                 _reach(graph, made, flagged, depth + 1, reached)
@@ -193,7 +145,7 @@ def _sorted_out(
     loops: dict[str, str] = {}
     refused: dict[str, str] = {}
     for found, flagged in reached.values():
-        definer = next((item for item in graph.lineage(found) if "forward" in item.methods), found)
+        definer = next((item for item in graph.lineage(found) if "forward" in item.read.methods), found)
         survey = graph.surveys[definer.path]
         if any(capture.class_name == definer.name for capture in survey.captures):
             captures[found.name] = captures.get(found.name, False) or flagged

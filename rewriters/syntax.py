@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 
 import libcst as cst
 from libcst import matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
+from auxtap.tracer.fragments import positions_of
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _OTHER_TREE = "auxtap trace shows what this tree holds; a release that is not recognised needs a new rewriter"
@@ -30,9 +30,8 @@ class ParsedFile:
         except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError) as error:
             reason = str(error).strip().splitlines()[0]
             raise PatchError(f"{path} is not Python: {reason}", hint="check that the tree is whole") from None
-        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.module = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
+        self.module = module
+        self._positions = positions_of(module)
         self._lines = data.split(b"\n")
 
     def refuse(self, kind: str, scope: str, looked_for: str, found: str) -> PatchError:

@@ -1,11 +1,13 @@
 """The table of backbones that a patch carries: what the tap may arm, and what it must refuse and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.backbones import BackboneSurvey, survey_backbones
 from auxtap.rewriters.insertion import Insertion
+from auxtap.rewriters.module_classes import ModuleClasses, read_classes
 from auxtap.rewriters.syntax import ParsedTree
 
 BACKBONES_NAME = "backbones.py"
@@ -15,12 +17,22 @@ _HEAD = """\"\"\"Which backbones this patch captures, and how; written by auxtap
 """
 
 
-def survey_tree(files: ParsedTree) -> Iterator[tuple[PurePosixPath, BackboneSurvey]]:
+@dataclass(frozen=True)
+class ModelFile:
+    """What one model file holds: the classes that run blocks, and all classes."""
+
+    path: PurePosixPath
+    survey: BackboneSurvey
+    classes: ModuleClasses
+
+
+def survey_tree(files: ParsedTree) -> Iterator[ModelFile]:
     """Yield what each model file holds, in order; files that are not Python are left out."""
     for path in sorted(files.files):
         if path.is_relative_to(_MODELS):
+            data = files.files[path]
             try:
-                yield path, survey_backbones(files.files[path])
+                yield ModelFile(path, survey_backbones(data), read_classes(data))
             except SyntaxError:
                 continue
 
@@ -39,7 +51,8 @@ def backbone_table(files: ParsedTree, insertions: Sequence[Insertion]) -> bytes:
     loops: dict[str, str] = {}
     refused: dict[str, str] = {}
     norms: dict[str, str] = {}
-    for path, survey in survey_tree(files):
+    for file in survey_tree(files):
+        path, survey = file.path, file.survey
         for capture in survey.captures:
             place = path, capture.class_name
             captures[backbone_key(*place)] = repr(place in staged)

@@ -39,14 +39,18 @@ def last_name(node: cst.CSTNode) -> str | None:
 
 
 class _Positions(PositionProvider):
-    """libcst's positions without its `MetadataWrapper`, which copies the tree, or visits all of it for nothing.
-
-    The parser makes every node afresh, so no node stands in two places and no copy is needed.
-    """
-
     def of_module(self, module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
         self._gen_impl(module)
         return {node: place for node, place in self._computed.items() if isinstance(place, CodeRange)}
+
+
+def positions_of(module: cst.Module) -> Mapping[cst.CSTNode, CodeRange]:
+    """Return the place of every node of a module that was just parsed.
+
+    These are libcst's positions without its `MetadataWrapper`, which copies the tree, or visits all of it for nothing:
+    the parser makes every node afresh, so no node stands in two places and no copy is needed.
+    """
+    return _Positions().of_module(module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,7 @@ class Fragment:
     @cached_property
     def positions(self) -> Mapping[cst.CSTNode, CodeRange]:
         """The place of every node within the fragment."""
-        return _Positions().of_module(self.module)
+        return positions_of(self.module)
 
     @cached_property
     def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:

@@ -1,11 +1,10 @@
 """Trace one file, or a whole tree."""
 
-import contextlib
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from auxtap.core.collector import collector_paused
 from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tracer.branches import classify_branches
@@ -79,20 +78,8 @@ def trace_tree(
         UsageError: a model name or the file is not known.
         SourceError: the one file that was asked for is not Python, or the tree has no models.
     """
-    with _collector_paused():
+    with collector_paused():
         return _trace_tree(_TreeTracer(tree, cache), models, everything, only, num_layers)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Syntax trees live until the end of the trace; walking them again and again to collect costs a fifth."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _trace_tree(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from auxtap.checkout.source import Source
+from auxtap.core.collector import collector_paused
 from auxtap.core.version import __version__
 from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.manifest import Manifest, Origin, manifest_bytes, read_manifest
@@ -32,12 +33,13 @@ def prove_patch(source: Source, models: Sequence[str], layers: Sequence[int]) ->
     Raises:
         PatchError: an anchor is missing or stands twice, or the tree is patched already.
     """
-    patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers))
-    proof = verify_static(source, patch_set.patch, _manifest(source, patch_set))
-    level = proof_level(source.tree.release, patch_set.digest, source.digest)
-    classes = classify_classes(ParsedTree(source.tree))
-    manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json(), classes)
-    return ProvedPatch(source, patch_set, manifest, proof, level)
+    with collector_paused():
+        patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers))
+        proof = verify_static(source, patch_set.patch, _manifest(source, patch_set))
+        level = proof_level(source.tree.release, patch_set.digest, source.digest)
+        classes = classify_classes(ParsedTree(source.tree))
+        manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json(), classes)
+        return ProvedPatch(source, patch_set, manifest, proof, level)
 
 
 def _origin(source: Source) -> Origin:
