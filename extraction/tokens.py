@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,18 @@ _TOKENIZER_FILES = (
     "vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "tokenization_*.py",
 )  # fmt: skip
 REFUSE, UNTRAINED = "refuse", "untrained"
+
+
+class TemplateRefusalError(ValueError):
+    """A chat template does not take a conversation."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A conversation, and its turns as the template is given them."""
+
+    conversation: Conversation
+    turns: list[dict[str, Any]]
 
 
 class ChatTokenizer:
@@ -62,11 +75,21 @@ class ChatTokenizer:
         """
         if self._template is None:
             raise _no_template()
-        marked = self._render_marked(conversation) if self._marks_generation else None
+        try:
+            return self._tokenize(conversation)
+        except TemplateRefusalError:
+            if not any(message.has_text_arguments for message in conversation.messages):
+                raise
+        return self._tokenize(conversation, parsed=False)
+
+    def _tokenize(self, conversation: Conversation, *, parsed: bool = True) -> TokenizedConversation:
+        turns = [message.to_template(parsed=parsed) for message in conversation.messages]
+        given = _Given(conversation, turns)
+        marked = self._render_marked(given) if self._marks_generation else None
         # A tokenizer with a way of its own to apply the template may give another text than the template by itself.
-        if marked is not None and marked[0] != self._render(conversation, len(conversation.messages)):
+        if marked is not None and marked[0] != self._render(given, len(turns)):
             marked = None
-        text, spans = marked or self._compare(conversation)
+        text, spans = marked or self._compare(given)
         tokens = mask_spans(text, spans, self._codec)
         if 1 not in tokens.loss_mask:
             raise ValueError("the chat template gives no token to the assistant, so nothing to train on")
@@ -81,31 +104,30 @@ class ChatTokenizer:
         text = self._codec.decode([token])
         return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(token) or "")
 
-    def _render(self, conversation: Conversation, n_turns: int, *, prompt: bool = False) -> str:
+    def _render(self, given: "_Given", n_turns: int, *, prompt: bool = False) -> str:
         """Return the text of the first `n_turns`, with the beginning of an answer behind it for a `prompt`."""
-        messages = conversation.messages[:n_turns]
         try:
             text = self._tokenizer.apply_chat_template(
-                [message.to_template() for message in messages],
-                tools=_plain(conversation.tools),
+                given.turns[:n_turns],
+                tools=_plain(given.conversation.tools),
                 tokenize=False,
                 add_generation_prompt=prompt,
                 **self._args,
             )
         except Exception as error:
             # The template is a program of the model's author and raises what it likes.
-            raise _refusal(messages, error) from None
+            raise _refusal(given.conversation.messages[:n_turns], error) from None
         return str(text)
 
-    def _render_marked(self, conversation: Conversation) -> tuple[str, list[Span]]:
+    def _render_marked(self, given: "_Given") -> tuple[str, list[Span]]:
         """Return the text and what the template itself marks as generated."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        messages = conversation.messages
+        messages = given.conversation.messages
         try:
             (text,), (marks,) = render_jinja_template(
-                conversations=[[message.to_template() for message in messages]],
-                tools=_plain(conversation.tools),
+                conversations=[given.turns],
+                tools=_plain(given.conversation.tools),
                 chat_template=self._template,
                 return_assistant_tokens_mask=True,
                 **{**self._tokenizer.special_tokens_map, **self._args},
@@ -123,16 +145,16 @@ class ChatTokenizer:
         spans = [Span(begin, end, turn) for (begin, end), turn in zip(marks, turns, strict=True)]
         return text, [span for span in spans if messages[span.turn - 1].trained]
 
-    def _compare(self, conversation: Conversation) -> tuple[str, list[Span]]:
+    def _compare(self, given: "_Given") -> tuple[str, list[Span]]:
         """Return the text and what each turn of the assistant adds to the conversation before it."""
-        messages = conversation.messages
-        text = self._render(conversation, len(messages))
+        messages = given.conversation.messages
+        text = self._render(given, len(messages))
         spans, faults = [], []
         for turn, message in enumerate(messages, start=1):
             if message.role != ASSISTANT or not message.trained:
                 continue
-            before = self._render(conversation, turn - 1, prompt=True)
-            after = self._render(conversation, turn) if turn < len(messages) else text
+            before = self._render(given, turn - 1, prompt=True)
+            after = self._render(given, turn) if turn < len(messages) else text
             found = self._find_span(turn, message, before, after, text)
             if isinstance(found, Span):
                 spans.append(found)
@@ -154,8 +176,10 @@ class ChatTokenizer:
             end = without_end_token
             if not text.startswith(after[: len(before) + end]):
                 return f"the chat template rewrites {name} once other turns follow"
-        for what, given in (("words", message.content), ("reasoning", _reasoning(message))):
-            if _squeeze(given) not in _squeeze(said[:end]):
+        spoken = _squeeze(said[:end])
+        calls = [("tool calls", call["function"]["name"]) for call in message.extras.get("tool_calls", ())]
+        for what, given in (("words", message.content), ("reasoning", _reasoning(message)), *calls):
+            if _squeeze(given) not in spoken:
                 return f"the chat template does not give back the {what} of {name}"
         return Span(len(before), len(before) + end, turn)
 
@@ -189,8 +213,8 @@ def _no_template() -> UsageError:
     )
 
 
-def _refusal(messages: Sequence[Message], error: Exception) -> ValueError:
-    return ValueError(f"the chat template refuses turn {len(messages)} ({messages[-1].role}): {error}")
+def _refusal(messages: Sequence[Message], error: Exception) -> TemplateRefusalError:
+    return TemplateRefusalError(f"the chat template refuses turn {len(messages)} ({messages[-1].role}): {error}")
 
 
 def _plain(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:

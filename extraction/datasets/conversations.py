@@ -40,9 +40,21 @@ class Message:
     extras: Mapping[str, Any] = field(default_factory=dict, hash=False)
     trained: bool = True
 
-    def to_template(self) -> dict[str, Any]:
-        """Return the turn as chat templates know it."""
-        return {"role": self.role, "content": self.content, **self.extras}
+    def to_template(self, *, parsed: bool = True) -> dict[str, Any]:
+        """Return the turn as chat templates know it; arguments of tool calls that are JSON texts as objects or not.
+
+        Most templates expect objects, and SGLang gives them (0.5.9, srt/entrypoints/openai/serving_chat.py,
+        OpenAIServingChat._apply_jinja_template); some join texts.
+        """
+        turn = {"role": self.role, "content": self.content, **self.extras}
+        if parsed and "tool_calls" in turn:
+            turn["tool_calls"] = [_parsed(call) for call in turn["tool_calls"]]
+        return turn
+
+    @property
+    def has_text_arguments(self) -> bool:
+        """Whether a tool is called with arguments that are a text."""
+        return any(isinstance(c["function"].get("arguments"), str) for c in self.extras.get("tool_calls", ()))
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ def _openai_turn(turn: Mapping[str, Any], number: int) -> Message:
         key: value for key, value in turn.items() if key not in ("role", "content", "weight") and value is not None
     }
     if "tool_calls" in extras:
-        extras["tool_calls"] = _tool_calls(extras["tool_calls"], number)
+        _check_tool_calls(extras["tool_calls"], number)
     weight = turn.get("weight", 1)
     if weight not in (0, 1, None):
         raise ValueError(f"turn {number} of messages has the weight {weight!r}; it is 0 or 1")
@@ -129,14 +141,16 @@ def _read_content(value: object, number: int, *, may_lack: bool) -> str | None:
     return "".join(texts)
 
 
-def _tool_calls(calls: object, number: int) -> list[Any]:
-    """Return calls with their arguments as objects, as templates expect and servers give them.
+def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    if isinstance(function.get("arguments"), str):
+        function["arguments"] = json.loads(function["arguments"])
+    return {**call, "function": function}
 
-    SGLang does so too: 0.5.9, srt/entrypoints/openai/serving_chat.py, OpenAIServingChat._apply_jinja_template.
-    """
+
+def _check_tool_calls(calls: object, number: int) -> None:
     if not isinstance(calls, list):
         raise ValueError(f"turn {number} of messages has tool_calls that are no list")
-    found = []
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -144,11 +158,9 @@ def _tool_calls(calls: object, number: int) -> list[Any]:
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
+                json.loads(arguments)
             except ValueError:
                 raise ValueError(f"turn {number} of messages calls a tool with arguments that are no JSON") from None
-        found.append({**call, "function": {**function, "arguments": arguments}})
-    return found
 
 
 def _sharegpt_turn(turn: Mapping[str, Any], number: int) -> Message:

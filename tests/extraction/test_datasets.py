@@ -199,7 +199,7 @@ def test_a_turn_of_weight_0_a_system_field_and_parts_of_text(tmp_path: Path) -> 
             seen.append(conversation)
             return super().tokenize(conversation)
 
-    turns = [
+    turns: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": "no", "weight": 0},
         {"role": "user", "content": "c"},
@@ -214,7 +214,8 @@ def test_a_turn_of_weight_0_a_system_field_and_parts_of_text(tmp_path: Path) -> 
     first, second = seen
     assert first.messages[0].content == "ab" and list(first.tools) == tools
     assert [message.trained for message in first.messages if message.role == "assistant"] == [False, True, True]
-    assert first.messages[3].extras == {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
+    assert first.messages[3].to_template()["tool_calls"] == [{"function": {"name": "f", "arguments": {"x": 1}}}]
+    assert first.messages[3].to_template(parsed=False)["tool_calls"] == turns[3]["tool_calls"]
     assert first.messages[4].extras == {"tool_call_id": "7"}
     assert [message.role for message in second.messages] == ["system", "user", "assistant"]
 

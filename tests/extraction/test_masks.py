@@ -151,6 +151,22 @@ def test_tool_calls_are_what_the_assistant_says() -> None:
     assert decode(inner, tokens.input_ids).startswith('<|im_start|>tools\n[{"name": "sun"}]<|im_end|>')
 
 
+def test_a_template_that_joins_texts_is_given_the_arguments_as_text() -> None:
+    inner = make_tokenizer(
+        "bytes", BY_NAME["chatml"].text.replace("call.function.arguments | tojson", "call.function.arguments")
+    )
+    ours = ChatTokenizer(inner)
+    call = {"function": {"name": "sun", "arguments": '{"at":  "noon"}'}}
+    messages = (Message("user", "sun?"), Message("assistant", "", {"tool_calls": [call]}))
+    assert trained_runs(inner, ours.tokenize(Conversation(messages))) == ['<call>sun{"at":  "noon"}</call><|im_end|>']
+    objects = Message("assistant", "", {"tool_calls": [{"function": {"name": "sun", "arguments": {"at": 1}}}]})
+    with pytest.raises(ValueError, match=r"refuses turn 2 \(assistant\)"):
+        ours.tokenize(Conversation((messages[0], objects)))
+    silent, _ = chat("bytes", "middle")
+    with pytest.raises(ValueError, match=r"does not give back the tool calls of turn 2 \(assistant\)"):
+        silent.tokenize(Conversation(messages))
+
+
 TALK = (
     Message("system", "short"), Message("user", "a"), Message("assistant", "one"),
     Message("user", "b"), Message("assistant", "two"),
