@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,28 +141,42 @@ class ChatTokenizer:
                     f"the chat template marks {len(marks)} stretches for {len(turns)} turns of the assistant, "
                     "so those of weight 0 cannot be told from the others"
                 )
-            turns = [len(messages)] * len(marks)
+            return text, [Span(begin, end, len(messages)) for begin, end in marks]
         spans = [Span(begin, end, turn) for (begin, end), turn in zip(marks, turns, strict=True)]
-        return text, [span for span in spans if messages[span.turn - 1].trained]
+        return text, self._exact(
+            _what_is_dropped(span.turn, messages[span.turn - 1], text[span.begin : span.end]) or span
+            for span in spans
+            if messages[span.turn - 1].trained
+        )
 
     def _compare(self, given: "_Given") -> tuple[str, list[Span]]:
         """Return the text and what each turn of the assistant adds to the conversation before it."""
         messages = given.conversation.messages
         text = self._render(given, len(messages))
-        spans, faults = [], []
+        found = []
         for turn, message in enumerate(messages, start=1):
             if message.role != ASSISTANT or not message.trained:
                 continue
             before = self._render(given, turn - 1, prompt=True)
             after = self._render(given, turn) if turn < len(messages) else text
-            found = self._find_span(turn, message, before, after, text)
-            if isinstance(found, Span):
-                spans.append(found)
+            found.append(self._find_span(turn, message, before, after, text))
+        return text, self._exact(found)
+
+    def _exact(self, found: Iterable[Span | str]) -> list[Span]:
+        """Return the spans among what was found of the turns; the others are faults.
+
+        Raises:
+            ValueError: a fault is not to be suffered, or there is nothing else.
+        """
+        spans, faults = [], []
+        for each in found:
+            if isinstance(each, Span):
+                spans.append(each)
             else:
-                faults.append(found)
+                faults.append(each)
         if faults and (self._rewritten == REFUSE or not spans):
             raise ValueError(f"{faults[0]}, so there is no exact mask")
-        return text, spans
+        return spans
 
     def _find_span(self, turn: int, message: Message, before: str, after: str, text: str) -> Span | str:
         """Return where a turn stands in `text`, or what is wrong with it."""
@@ -176,12 +190,7 @@ class ChatTokenizer:
             end = without_end_token
             if not text.startswith(after[: len(before) + end]):
                 return f"the chat template rewrites {name} once other turns follow"
-        spoken = _squeeze(said[:end])
-        calls = [("tool calls", call["function"]["name"]) for call in message.extras.get("tool_calls", ())]
-        for what, given in (("words", message.content), ("reasoning", _reasoning(message)), *calls):
-            if _squeeze(given) not in spoken:
-                return f"the chat template does not give back the {what} of {name}"
-        return Span(len(before), len(before) + end, turn)
+        return _what_is_dropped(turn, message, said[:end]) or Span(len(before), len(before) + end, turn)
 
     def _measure(self, said: str, message: Message) -> tuple[int, int]:
         """Return how many characters of a rendered turn count: with its end token, and without it.
@@ -219,6 +228,16 @@ def _refusal(messages: Sequence[Message], error: Exception) -> TemplateRefusalEr
 
 def _plain(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
     return [dict(tool) for tool in tools] or None
+
+
+def _what_is_dropped(turn: int, message: Message, said: str) -> str | None:
+    """Say what of a turn is not in what the template made of it, blanks aside; None when all is."""
+    spoken = _squeeze(said)
+    calls = [("tool calls", call["function"]["name"]) for call in message.extras.get("tool_calls", ())]
+    for what, given in (("words", message.content), ("reasoning", _reasoning(message)), *calls):
+        if _squeeze(given) not in spoken:
+            return f"the chat template does not give back the {what} of turn {turn} (assistant)"
+    return None
 
 
 def _reasoning(message: Message) -> str | None:

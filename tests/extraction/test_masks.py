@@ -190,6 +190,18 @@ def test_a_template_that_rewrites_history_is_refused_or_its_turns_left_out(templ
     )
 
 
+def test_marks_around_words_that_are_not_the_assistants_are_refused() -> None:
+    marked = BY_NAME["chatml_marked"].text.replace(
+        "{{ m.content + '<|im_end|>' }}", "{{ m.content[:2] + '<|im_end|>' }}"
+    )
+    inner = make_tokenizer("bytes", marked)
+    with pytest.raises(ValueError, match=r"does not give back the words of turn 3 \(assistant\)"):
+        ChatTokenizer(inner).tokenize(Conversation(TALK))
+    short = (*TALK[:4], Message("assistant", "no"))
+    lenient = ChatTokenizer(inner, rewritten=UNTRAINED)
+    assert trained_runs(inner, lenient.tokenize(Conversation(short))) == ["no<|im_end|>"]
+
+
 def test_reasoning_is_trained_on_where_the_template_keeps_it() -> None:
     for template, said in (
         ("forgets_reasoning", "<think>\nhmm\n</think>\n\ntwo<|im_end|>"),
