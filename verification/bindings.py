@@ -8,7 +8,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def statement_at(module: ast.Module, line: int) -> ast.stmt | None:
     """Return the outermost statement that begins at `line`, None when none does."""
-    found = [node for node in ast.walk(module) if isinstance(node, ast.stmt) and node.lineno == line]
+    found = [node for node in _over(module, line) if isinstance(node, ast.stmt) and node.lineno == line]
     return max(found, key=lambda node: (node.end_lineno or 0, -node.col_offset), default=None)
 
 
@@ -29,12 +29,24 @@ def unbound_names(module: ast.Module, statement: ast.stmt) -> tuple[str, ...]:
 
 
 def _enclosing_function(module: ast.Module, statement: ast.stmt) -> _Function | None:
-    found = [node for node in ast.walk(module) if isinstance(node, _Function) and _holds(node.body, statement)]
+    over = _over(module, statement.lineno)
+    found = [node for node in over if isinstance(node, _Function) and _holds(node.body, statement)]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
 def _holds(body: Sequence[ast.stmt], statement: ast.stmt) -> bool:
-    return any(node is statement for outer in body for node in ast.walk(outer))
+    return any(node is statement for outer in body for node in _over(outer, statement.lineno))
+
+
+def _over(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """Yield `node` and what is below it of statements and their parts, leaving out those that do not reach `line`."""
+    end: int | None = getattr(node, "end_lineno", None)
+    if end is not None and not getattr(node, "lineno", line) <= line <= end:
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _over(child, line)
 
 
 def _parameters(function: _Function) -> set[str]:
