@@ -35,7 +35,10 @@ TemplateArgs = Annotated[
 ]
 Rewritten = Annotated[
     str,
-    typer.Option("--rewritten", help="Turns that the chat template rewrites later: refuse them, or leave untrained."),
+    typer.Option(
+        "--rewritten",
+        help="Turns that the chat template rewrites later: refuse, or take as untrained.",
+    ),
 ]
 OnBad = Annotated[str, typer.Option("--on-bad", help="A bad record: stop, or skip and count it.")]
 MaxTokens = Annotated[
@@ -116,7 +119,8 @@ def load_dataset(path: Path, tokenizer: TokenizerChoice, rules: "DatasetRules | 
     from auxtap.extraction.samples import DatasetRules, read_dataset
     from auxtap.ui import console, dataset_view
 
-    dataset = read_dataset(path, tokenizer.load(), rules or DatasetRules())
+    observe = dataset_view.reading_progress(path)
+    dataset = read_dataset(path, tokenizer.load(), rules or DatasetRules(), observe)
     for line in dataset_view.describe_counts(dataset.counts, dataset.first_bad, dataset.holdout):
         console.say(line)
     return dataset

@@ -9,6 +9,7 @@ from typing import Any
 
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import held_lock
+from auxtap.extraction.datasets.holdout import parse_holdout
 from auxtap.extraction.finite import is_finite
 from auxtap.extraction.formats.contract import (
     LOSS_MASK,
@@ -139,6 +140,7 @@ class _StoreCheck:
         self._path = path
         self._remote = remote
         self._manifest = manifest
+        self._holdout = parse_holdout(manifest.dataset.holdout) if manifest.dataset.holdout else None
         self._observe = observe
         self._format: PartFormat = part_format(manifest.part_format)
         self._findings: list[Finding] = []
@@ -260,6 +262,7 @@ class _StoreCheck:
         if stored.head is not None:
             whole.update(stored.head)
         not_finite: set[str] = set()
+        tokens = bytearray()
         for slot, block in stored.blocks():
             if stored.head is not None:
                 whole.update(block)
@@ -270,12 +273,16 @@ class _StoreCheck:
             tap.update(block)
             if slot.name == INPUT_IDS:
                 ids.update(block)
+                tokens += block
             elif not is_finite(block, slot.dtype):
                 not_finite.add(slot.name)
         if stored.head is None:
             with path.open("rb") as file:
                 while data := file.read(_BLOCK_BYTES):
                     whole.update(data)
+        split = self._holdout.split_of(bytes(tokens)) if self._holdout is not None else ""
+        if line.split != split:
+            self._find(LEDGER, f"{line.sample_id} is in split {line.split!r}, by its tokens it is in {split!r}")
         for name in sorted(not_finite):
             self._find(part.file, f"{name} holds NaN or infinity")
         for digest, of in ((whole, "the file"), (tap, "the states"), (ids, INPUT_IDS)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ExtractionError, IntegrityError
+from auxtap.extraction.datasets.holdout import is_holdout
 from auxtap.tap.protocol import FINAL_TENSORS, PATCH_WAY, WAYS
 
 STORE_VERSION = 1
@@ -171,6 +172,8 @@ class StoreManifest:
             raise ValueError("a name or digest is not a text")
         if self.way not in WAYS:
             raise ValueError(f"way is {self.way!r}, neither of {' and '.join(WAYS)}")
+        if self.dataset.holdout and not is_holdout(self.dataset.holdout):
+            raise ValueError(f"holdout is {self.dataset.holdout!r}, no share")
         if self.shard and _SHARD.fullmatch(self.shard) is None:
             raise ValueError("shard is not number/count")
         if self.final not in FINAL_TENSORS:

@@ -1,13 +1,13 @@
 """Read a dataset to its end before anything of it is sent: every record checked, its tokens kept on disk."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from auxtap.core.errors import ExtractionError, UsageError
 from auxtap.extraction.datasets.conversations import Conversation, Message, is_conversation, read_conversation
-from auxtap.extraction.datasets.holdout import HOLDOUT, TRAIN, content_digest
+from auxtap.extraction.datasets.holdout import HOLDOUT, content_digest
 from auxtap.extraction.datasets.pretokenized import read_id, read_ids, read_mask
 from auxtap.extraction.datasets.record import Place, Record
 from auxtap.extraction.datasets.records import read_records
@@ -49,20 +49,23 @@ __all__ = [
 
 # Of the bad records so many are kept for a report; all are counted.
 _BAD_KEPT = 100
+_TOLD_EVERY = 64
 _AS_IT_IS = DatasetRules()
 
 
 def read_dataset(
-    path: Path, tokenizer: ConversationTokenizer | None = None, rules: DatasetRules = _AS_IT_IS
+    path: Path,
+    tokenizer: ConversationTokenizer | None = None,
+    rules: DatasetRules = _AS_IT_IS,
+    observe: Callable[[int], None] = lambda n_records: None,
 ) -> Dataset:
-    """Read and check every record; `tokenizer` is needed for conversations.
+    """Read and check every record; `tokenizer` is needed for conversations. `observe` is told how many were read.
 
     Raises:
         ExtractionError: the dataset cannot be read, is empty, or a record is bad (its place and the reason).
         UsageError: it holds conversations and there is no tokenizer, or a package to read it is missing.
     """
-    reading = _Reading(path, tokenizer, rules)
-    dataset = reading.read()
+    dataset = _Reading(path, tokenizer, rules).read(observe)
     if not dataset.samples:
         why = f": {dataset.first_bad}" if dataset.first_bad else ""
         hint = "every record was left out" if dataset.counts.records else "a dataset is one JSON object a line"
@@ -135,9 +138,11 @@ class _Reading:
         self._digest = new_digest(self._algorithm)
         self._talked = False
 
-    def read(self) -> Dataset:
+    def read(self, observe: Callable[[int], None] = lambda n_records: None) -> Dataset:
         for record in read_records(self._path):
             self._take(record)
+            if self._counts["records"] % _TOLD_EVERY == 0:
+                observe(self._counts["records"])
         self._tokens.flush()
         counts = self._sent.counts if self._sent is not None else self._counts
         known = self._tokenizer.facts if self._tokenizer is not None and self._talked else None
@@ -207,13 +212,12 @@ class _Reading:
             self._seen.add(digest)
         if sample_id in self._places:
             raise _BadRecordError(f"id {sample_id!r} stands {_at(self._places[sample_id])} already")
-        held = rules.holdout is not None and rules.holdout.takes(ids)
-        split = "" if rules.holdout is None else HOLDOUT if held else TRAIN
+        split = rules.holdout.split_of(ids) if rules.holdout is not None else ""
         begin = self._tokens.append(ids, mask)
         self._places[sample_id] = record.place
         self._samples.append(Sample(len(self._samples), sample_id, record.place, len(mask), self._tokens, begin, split))
         self._counts["cut"] += is_cut
-        self._counts["held_out"] += held
+        self._counts["held_out"] += split == HOLDOUT
         self._digest.update(json.dumps([sample_id, len(mask)]).encode())
         self._digest.update(ids)
         self._digest.update(mask)

@@ -1,9 +1,28 @@
 """Say what became of a dataset's records."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from auxtap.extraction.datasets.holdout import Holdout
 from auxtap.extraction.samples import BadRecord, ReadingCounts
+from auxtap.ui import console
+
+# A dataset that takes longer to read is spoken of while it is read.
+_TELL_EVERY_S = 5.0
+
+
+def reading_progress(path: Path, clock: Callable[[], float] = time.monotonic) -> Callable[[int], None]:
+    """Return what says now and then how many records were read."""
+    told_at = clock()
+
+    def observe(n_records: int) -> None:
+        nonlocal told_at
+        if clock() - told_at >= _TELL_EVERY_S:
+            told_at = clock()
+            console.say(f"reading {path}: {n_records:,} records")
+
+    return observe
 
 
 def describe_counts(counts: ReadingCounts, first_bad: BadRecord | None, holdout: Holdout | None) -> Iterator[str]:

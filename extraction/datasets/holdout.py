@@ -20,6 +20,10 @@ class Holdout:
     def __str__(self) -> str:
         return f"{self.per_million / 10_000:g}%"
 
+    def split_of(self, ids: bytes) -> str:
+        """Return the split of the sample with these tokens."""
+        return HOLDOUT if self.takes(ids) else TRAIN
+
     def takes(self, ids: bytes) -> bool:
         """Tell whether the sample with these tokens is set aside; what is to train on and what is not share none."""
         digest = hashlib.sha256(b"auxtap holdout\n" + ids).digest()
@@ -38,6 +42,14 @@ def parse_holdout(text: str) -> Holdout:
     if not 0 < per_million < _MILLION:
         raise UsageError(f"not a share to hold out: {text!r}", hint="such as --holdout 1%")
     return Holdout(per_million)
+
+
+def is_holdout(text: str) -> bool:
+    """Tell whether `text` is what a `Holdout` says of itself."""
+    try:
+        return str(parse_holdout(text)) == text
+    except UsageError:
+        return False
 
 
 def content_digest(ids: bytes, loss_mask: bytes) -> bytes:

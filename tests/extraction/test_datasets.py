@@ -27,6 +27,7 @@ from auxtap.extraction.samples import (
     read_dataset,
     survey_dataset,
 )
+from auxtap.ui import console
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "datasets"
 TALKS = [
@@ -433,6 +434,18 @@ def test_tokens_that_find_no_room_are_no_bug(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     with pytest.raises(ExtractionError, match="tokens cannot be kept: No usable temporary directory"):
         read_dataset(path)
+
+
+def test_a_long_reading_is_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from auxtap.ui.dataset_view import reading_progress
+
+    path = as_jsonl(tmp_path, [{"input_ids": [1]}] * 300)
+    seconds = iter(range(0, 1000, 3))
+    console.err.cache_clear()
+    read_dataset(path, observe=reading_progress(path, lambda: float(next(seconds))))
+    console.err.cache_clear()
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(": ")[2] for line in said] == ["128 records", "256 records"]
 
 
 def test_nothing_is_read_ahead(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import pytest
 from pyarrow import parquet
 
 import auxtap
-from auxtap.core.errors import ExtractionError, UsageError
+from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
 from auxtap.extraction.datasets.holdout import Holdout
 from auxtap.extraction.driver import ExtractionJob, run_extraction
 from auxtap.extraction.export import ExportJob, export_store
+from auxtap.extraction.integrity import check_store
 from auxtap.extraction.ledger import read_ledger
 from auxtap.extraction.manifest import read_manifest
 from auxtap.extraction.merge import merge_stores
@@ -172,6 +173,21 @@ def test_a_store_keeps_its_splits_and_what_was_left_out(make_job: Maker, write_d
         run_extraction(make_job(dataset=dataset, store=shards[-1], shard=Shard(number, 2)))
     merge_stores(tmp_path / "merged", shards)
     assert {s.sample_id for s in auxtap.open_store(tmp_path / "merged", split="holdout")} == held
+
+
+def test_a_split_that_the_tokens_do_not_bear_out_is_found(make_job: Maker, write_dataset: Any) -> None:
+    dataset = read_dataset(write_dataset(12), rules=DatasetRules(holdout=Holdout(300_000)))
+    job = make_job(dataset=dataset)
+    run_extraction(job)
+    assert check_store(job.store).findings == ()
+    ledger = job.store / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"split":"train"', '"split":"holdout"', 1))
+    (finding,) = check_store(job.store).findings
+    assert "is in split 'holdout', by its tokens it is in 'train'" in finding.what
+    manifest = job.store / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"30%"', '"a third"'))
+    with pytest.raises(IntegrityError, match="holdout is 'a third', no share"):
+        check_store(job.store)
 
 
 def test_a_split_is_exported_by_itself(make_job: Maker, write_dataset: Any, tmp_path: Path) -> None:
