@@ -85,7 +85,19 @@ def read_conversation(record: Mapping[str, Any]) -> Conversation:
     if isinstance(record.get("system"), str) and record["system"].strip():
         messages.insert(0, Message(SYSTEM, record["system"]))
     _check_order(messages)
-    return Conversation(tuple(messages), _read_tools(record.get("tools")))
+    tools = _read_tools(record.get("tools"))
+    for number, message in enumerate(messages, start=1):
+        _check_text(message.to_template(parsed=False), f"turn {number} ({message.role})")
+    _check_text(tools, "tools")
+    return Conversation(tuple(messages), tools)
+
+
+def _check_text(value: object, what: str) -> None:
+    """Refuse what JSON can spell and no tokenizer can read: half of a pair of surrogates."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} holds a lone surrogate, which is no text") from None
 
 
 def _turns(value: object, key: str) -> list[tuple[int, Mapping[str, Any]]]:
@@ -114,10 +126,12 @@ def _openai_turn(turn: Mapping[str, Any], number: int) -> Message:
         raise ValueError(f"turn {number} of messages has no role")
     if role not in _ROLES:
         raise ValueError(f"turn {number} of messages has the unknown role {role!r}")
-    # Columns have every field in every row, None where a turn has it not.
+    # Columns have every field in every row, None or an empty list where a turn has it not.
     extras = {
         key: value for key, value in turn.items() if key not in ("role", "content", "weight") and value is not None
     }
+    if extras.get("tool_calls") == []:
+        del extras["tool_calls"]
     if "tool_calls" in extras:
         _check_tool_calls(extras["tool_calls"], number)
     weight = turn.get("weight", 1)

@@ -205,7 +205,7 @@ def test_a_turn_of_weight_0_a_system_field_and_parts_of_text(tmp_path: Path) -> 
         {"role": "assistant", "content": "no", "weight": 0},
         {"role": "user", "content": "c"},
         {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"x": 1}'}}]},
-        {"role": "tool", "content": "1", "tool_call_id": "7", "name": None},
+        {"role": "tool", "content": "1", "tool_call_id": "7", "name": None, "tool_calls": []},
         {"role": "assistant", "content": "yes", "weight": 1},
     ]
     tools = [{"type": "function", "function": {"name": "f"}}]

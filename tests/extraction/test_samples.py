@@ -79,6 +79,12 @@ BAD = {
     '{"id": "a", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}': "a part of type 'image_url'",
     '{"id": "a", "messages": [{"role": "user", "content": "x", "weight": 3}]}': "turn 1 of messages has the weight 3",
     '{"id": "a", "messages": [{"role": "user", "content": "x"}]}': "no turn of the assistant",
+    '{"id": "a", "messages": [{"role": "user", "content": "\\ud83d"}, {"role": "assistant", "content": "x"}]}': (
+        "turn 1 (user) holds a lone surrogate"
+    ),
+    '{"id":"a","tools":[{"\\ud83d":1}],"conversations":[{"from":"human","value":""},{"from":"gpt","value":""}]}': (
+        "tools holds a lone surrogate"
+    ),
     '{"id": "a", "messages": [{"role": "assistant", "content": "x"}]}': "turn 1 (assistant) stands at the beginning",
     '{"id": "a", "messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]}': (
         "turn 2 (user) stands behind one of the user"
