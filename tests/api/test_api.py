@@ -27,7 +27,7 @@ def test_the_names_are_these() -> None:
     """They are a promise; a change here is a new major version."""
     assert auxtap.__all__ == ["__version__", "open_source", "open_store"]
     assert list(inspect.signature(auxtap.open_source).parameters) == ["spec", "cache", "progress"]
-    assert list(inspect.signature(auxtap.open_store).parameters) == ["path"]
+    assert list(inspect.signature(auxtap.open_store).parameters) == ["path", "split"]
     public = {name for name in dir(OpenTree) if not name.startswith("_")}
     assert public == {"trace", "plan", "patch"}
     assert (",".join(map(str, PATCH_LAYERS)), ",".join(PATCH_MODELS)) == (DEFAULT_LAYERS, DEFAULT_MODELS)
