@@ -1,0 +1,55 @@
+"""`--model all`: the patch of every model file holds, and no stage exit drops captured states without a line before it."""
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from auxtap.checkout.source import Source, open_source
+from auxtap.core.cache import CacheLayout
+from auxtap.rewriters.backbones import survey_backbones
+from auxtap.tracer.cache import TraceCache
+from auxtap.tracer.tracing import trace_tree
+from auxtap.verification.proved import prove_patch
+from auxtap.verification.sweep import chosen_releases
+
+pytestmark = pytest.mark.network
+
+FEW_RELEASES = ("0.5.9",)
+LAYERS = (3, 31, 59)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "release" in metafunc.fixturenames:
+        everything = metafunc.config.getoption("--all-releases")
+        metafunc.parametrize("release", chosen_releases(None) if everything else FEW_RELEASES)
+
+
+def dropping_scopes(source: Source, cache: CacheLayout) -> set[tuple[PurePosixPath, str]]:
+    """Return the functions in which the tracer, another reader altogether, sees a stage exit drop states."""
+    report = trace_tree(source.tree, everything=True, cache=TraceCache(cache.root / "traces"))
+    return {
+        (trace.file, branch.scope)
+        for trace in report.files
+        for branch in trace.stage_branches
+        if branch.role == "stage_exit" and branch.drops_aux
+    }
+
+
+def refused_scopes(source: Source, scopes: set[tuple[PurePosixPath, str]]) -> set[tuple[PurePosixPath, str]]:
+    """Return those of the scopes whose class the patch's table refuses by name."""
+    return {
+        (path, scope)
+        for path, scope in scopes
+        if scope.partition(".")[0] in survey_backbones(source.tree.files[path]).refused
+    }
+
+
+def test_the_patch_for_every_model_holds(release: str, shared_cache: CacheLayout) -> None:
+    source = open_source(f"pypi:{release}", shared_cache)
+    proved = prove_patch(source, ("all",), LAYERS)
+    assert proved.proof.holds, proved.proof.rejected
+    staged = {(each.path, each.scope) for each in proved.patch_set.plan.insertions if each.kind == "stage"}
+    dropping = dropping_scopes(source, shared_cache)
+    left = dropping - staged
+    assert left == refused_scopes(source, left)
+    assert len(dropping & staged) > len(dropping) / 2
