@@ -1,4 +1,4 @@
-"""`--model all`: the patch of every model file holds, and no stage exit drops captured states without a line before it."""
+"""`--model all`: the patch of every model file holds, and no stage exit drops captured states unnoticed."""
 
 from pathlib import PurePosixPath
 
