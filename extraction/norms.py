@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 # A bin is a sixteenth of an octave wide: a quantile is off by 2.2 % at most.
 _BINS_PER_OCTAVE = 16
 _LOWEST_OCTAVE, _OCTAVES = -64, 192
+# Values looked at together: few enough to stay in the processor's cache.
+_PIECE = 1 << 17
+# Below this norm squares may be too small for float32.
+_LEAST_EXACT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -26,14 +30,29 @@ class NormSpread:
 
 def row_norms(data: bytes | memoryview, dtype: str, width: int) -> NDArray[np.float64]:
     """Return the Euclidean norm of each row of little-endian [rows, width]; `dtype` is safetensors' name."""
-    if dtype == "BF16":
-        values = (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        values = np.frombuffer(data, dtype={"F16": "<f2", "F32": "<f4"}[dtype]).astype(np.float32)
-    rows = values.reshape(-1, width)
-    # Squares of large float32 are summed as float64, a few rows at a time.
-    squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-    norms: NDArray[np.float64] = np.sqrt(squares)
+    raw = np.frombuffer(data, dtype={"BF16": "<u2", "F16": "<f2", "F32": "<f4"}[dtype]).reshape(-1, width)
+    norms = np.empty(len(raw))
+    step = max(1, _PIECE // width)
+    for begin in range(0, len(raw), step):
+        norms[begin : begin + step] = _norms_of(_as_float32(raw[begin : begin + step], dtype))
+    return norms
+
+
+def _as_float32(rows: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
+    if dtype != "BF16":
+        return rows.astype(np.float32, copy=False)
+    # A bfloat16 is the upper half of a float32.
+    halves = np.zeros((*rows.shape, 2), dtype="<u2")
+    halves[..., 1] = rows
+    return halves.view("<f4")[..., 0]
+
+
+def _norms_of(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows).astype(np.float64))
+        # Squares that float32 cannot hold, or holds as nothing.
+        for place in np.flatnonzero(~((norms > _LEAST_EXACT) & np.isfinite(norms))):
+            norms[place] = np.sqrt(np.square(rows[place].astype(np.float64)).sum())
     return norms
 
 

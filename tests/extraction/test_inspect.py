@@ -146,7 +146,7 @@ def test_rows_are_whole_whatever_the_blocks(cut: int) -> None:
     data = values.tobytes()
     reader = RowReader("F32", 8, 32)
     pieces = [reader.norms(memoryview(data[begin : begin + cut])) for begin in range(0, len(data), cut)]
-    assert np.array_equal(np.concatenate(pieces), row_norms(data, "F32", 8))
+    assert np.allclose(np.concatenate(pieces), row_norms(data, "F32", 8), rtol=1e-6)
     assert np.allclose(np.concatenate(pieces), np.linalg.norm(values, axis=1))
 
 
@@ -155,6 +155,11 @@ def test_norms_of_any_size() -> None:
     assert gatherer.spread().mean is None
     huge = np.full((2, 8), 3e38, dtype="<f4")
     assert np.isfinite(row_norms(huge.tobytes(), "F32", 8)).all()
+    tiny = np.full((3, 8), 1e-30, dtype="<f4")
+    assert row_norms(tiny.tobytes(), "F32", 8) == pytest.approx([1e-30 * 8**0.5] * 3, rel=1e-5)
+    assert row_norms(np.zeros((2, 8), "<f4").tobytes(), "F32", 8).tolist() == [0, 0]
+    wide = np.random.default_rng(1).normal(size=(40, 7168)).astype("<f4")
+    assert row_norms(wide.tobytes(), "F32", 7168) == pytest.approx(np.linalg.norm(wide.astype(float), axis=1), rel=1e-5)
     gatherer.add(np.array([0.0, 1e-30, 1.0, 1e39, math.inf, math.nan]))
     spread = gatherer.spread()
     assert (spread.n_rows, spread.not_finite, spread.largest) == (4, 2, 1e39)
