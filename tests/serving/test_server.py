@@ -80,8 +80,12 @@ def test_a_stage_that_is_not_armed_is_noticed(make_spec: MakeSpec, monkeypatch: 
 
 def test_waiting_has_a_deadline(make_spec: MakeSpec) -> None:
     spec = make_spec("arm()\nprint('last words', flush=True)\nserve(healthy=False)\n")
-    with ServerProcess(spec) as server, pytest.raises(ServerError, match=r"not ready after 1 s; its log ends: The"):
-        server.wait_ready(timeout_s=1)
+    with ServerProcess(spec) as server:
+        give_up_at = time.monotonic() + 30
+        while "last words" not in spec.log.read_text() and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        with pytest.raises(ServerError, match=r"not ready after 1 s; its log ends: The"):
+            server.wait_ready(timeout_s=1)
     assert session_members(server.pid) == []
 
 
