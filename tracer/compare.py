@@ -89,12 +89,15 @@ class Comparison:
     rules_changed: tuple[tuple[LayerRule | None, LayerRule | None], ...]
     hazards_new: tuple[Hazard, ...]
     hazards_gone: tuple[Hazard, ...]
+    breaks_new: tuple[str, ...] = ()
+    breaks_gone: tuple[str, ...] = ()
 
     @property
     def matters(self) -> bool:
         """Whether anything bears on what is captured."""
         rules = bool(self.rules_changed or self.hazards_new or self.hazards_gone)
-        return rules or any(change.matters for change in self.changes)
+        ways = bool(self.breaks_new or self.breaks_gone)
+        return rules or ways or any(change.matters for change in self.changes)
 
     def to_json(self) -> dict[str, object]:
         """Return it as data."""
@@ -112,7 +115,13 @@ class Comparison:
             ],
             "hazards_new": [hazard.to_json() for hazard in self.hazards_new],
             "hazards_gone": [hazard.to_json() for hazard in self.hazards_gone],
+            "breaks_new": list(self.breaks_new),
+            "breaks_gone": list(self.breaks_gone),
         }
+
+
+def _breaks(report: TraceReport) -> set[str]:
+    return {reason for flow in report.flows for reason in flow.breaks}
 
 
 def compare(old: TraceReport, new: TraceReport) -> Comparison:
@@ -143,6 +152,8 @@ def compare(old: TraceReport, new: TraceReport) -> Comparison:
         rules_changed=tuple(_changed_rules(old.layer_rules, new.layer_rules)),
         hazards_new=tuple(hazard for hazard in new.hazards if _hazard_key(hazard) not in known),
         hazards_gone=tuple(hazard for hazard in old.hazards if _hazard_key(hazard) not in now),
+        breaks_new=tuple(sorted(_breaks(new) - _breaks(old))),
+        breaks_gone=tuple(sorted(_breaks(old) - _breaks(new))),
     )
 
 

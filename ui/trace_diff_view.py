@@ -24,10 +24,18 @@ _KINDS = {
 
 def show_comparison(comparison: Comparison) -> None:
     """Print the differences to stdout, what decides captured values first."""
-    print_parts(_parts(comparison))
+    print_parts(comparison_parts(comparison))
 
 
-def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+_PLURALS = {
+    "new break of the way": "new breaks of the way",
+    "break gone": "breaks gone",
+    "hazard gone": "hazards gone",
+}
+
+
+def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
+    """Yield a comparison in parts."""
     counts = Counter(change.kind for change in comparison.changes)
     words = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind])
     yield Text.assemble(
@@ -43,6 +51,14 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
                 yield Text(title if matters else f"{title} (does not bear on captured values)", style="bold")
                 yield Padding(_change_table(changes), (0, 0, 0, 2))
     yield from _rule_parts(comparison)
+    for title, reasons in (
+        ("Ways that are broken now", comparison.breaks_new),
+        ("Ways that are whole now", comparison.breaks_gone),
+    ):
+        if reasons:
+            yield Text("")
+            yield Text(title, style="bold")
+            yield Group(*(Padding(Text(f"- {reason}"), (0, 0, 0, 2)) for reason in reasons))
     for title, hazards in (("Hazards that are new", comparison.hazards_new), ("gone", comparison.hazards_gone)):
         if hazards:
             yield Text("")
@@ -58,11 +74,13 @@ def _verdict(comparison: Comparison) -> Text:
     for number, noun in (
         (decisive, "decisive change"),
         (len(comparison.rules_changed), "changed layer rule"),
+        (len(comparison.breaks_new), "new break of the way"),
+        (len(comparison.breaks_gone), "break gone"),
         (len(comparison.hazards_new), "new hazard"),
         (len(comparison.hazards_gone), "hazard gone"),
     ):
         if number:
-            plural = "hazards gone" if noun.endswith("gone") else f"{noun}s"
+            plural = _PLURALS.get(noun, f"{noun}s")
             reasons.append(f"{number} {noun if number == 1 else plural}")
     return Text(f"The change matters: {', '.join(reasons)}.", style="yellow")
 
@@ -90,9 +108,9 @@ def _roles(change: Change) -> str:
 def _code(change: Change) -> Text:
     text = Text(change.place.entry.code)
     if change.kind == "moved" and change.old is not None:
-        text.append(f"\\nfrom {_where(change.old)}", style="dim")
+        text.append(f"\nfrom {_where(change.old)}", style="dim")
     elif change.kind == "changed" and change.old is not None:
-        text.append(f"\\nwas: {change.old.entry.code}", style="dim")
+        text.append(f"\nwas: {change.old.entry.code}", style="dim")
     return text
 
 

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 
 import pytest
+from rich.console import Console, Group
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.conftest import FIXTURES
@@ -24,6 +25,7 @@ from auxtap.tracer.entries import FileTrace
 from auxtap.tracer.fragments import SourceFile
 from auxtap.tracer.report import TraceReport
 from auxtap.tracer.tracing import trace_tree
+from auxtap.ui.trace_diff_view import comparison_parts
 from auxtap.ui.trace_html import page_of
 
 PLAIN = SRT_ROOT / "models/plain.py"
@@ -63,6 +65,30 @@ def test_changes(fixture_tree: SourceTree, old: str, new: str, kind: str, matter
     assert any(change.matters for change in comparison.changes) is matters
     back = compare(trace_tree(other, everything=True), trace_tree(fixture_tree, everything=True))
     assert len(back.changes) == len(comparison.changes)
+
+
+def test_what_a_changed_or_moved_site_was_stands_on_a_line_of_its_own(fixture_tree: SourceTree) -> None:
+    old = trace_tree(fixture_tree, everything=True)
+    for before, after, said in (
+        ("hidden_states + residual)\n", "hidden_states)\n", "was: aux_hidden_states.append(hidden_states + residual)"),
+        ("class PlainModel", "class OtherModel", "from models/plain.py:"),
+    ):
+        new = trace_tree(changed(fixture_tree, before, after), everything=True)
+        console = Console(width=120)
+        with console.capture() as capture:
+            console.print(Group(*comparison_parts(compare(old, new))))
+        lines = [line.strip() for line in capture.get().split("\n")]
+        assert any(line.startswith(said) for line in lines), said
+
+
+@pytest.mark.network
+def test_a_way_that_is_whole_after_an_upgrade() -> None:
+    """Kimi-K2.5 has no setter in 0.5.9 and cannot be a stage there; in 0.5.10 both are mended."""
+    old, new = (trace_tree(release_tree(release), ["kimi_k25"]) for release in ("0.5.9", "0.5.10"))
+    comparison = compare(old, new)
+    assert len(comparison.breaks_gone) == 2
+    assert comparison.breaks_new == ()
+    assert compare(new, old).breaks_new == comparison.breaks_gone
 
 
 @pytest.mark.network
