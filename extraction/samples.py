@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from auxtap.core.errors import ExtractionError, UsageError
+from auxtap.core.errors import AuxtapError, ExtractionError, UsageError
 from auxtap.extraction.datasets.conversations import Conversation, Message, is_conversation, read_conversation
 from auxtap.extraction.datasets.holdout import HOLDOUT, content_digest
 from auxtap.extraction.datasets.pretokenized import read_id, read_ids, read_mask
@@ -139,10 +139,16 @@ class _Reading:
         self._talked = False
 
     def read(self, observe: Callable[[int], None] = lambda n_records: None) -> Dataset:
-        for record in read_records(self._path):
-            self._take(record)
-            if self._counts["records"] % _TOLD_EVERY == 0:
-                observe(self._counts["records"])
+        try:
+            for record in read_records(self._path):
+                self._take(record)
+                if self._counts["records"] % _TOLD_EVERY == 0:
+                    observe(self._counts["records"])
+        except AuxtapError as error:
+            # What stood first is said first.
+            self._stop_at_bad(f"; then {error.message}")
+            raise
+        self._stop_at_bad()
         self._tokens.flush()
         counts = self._sent.counts if self._sent is not None else self._counts
         known = self._tokenizer.facts if self._tokenizer is not None and self._talked else None
@@ -167,6 +173,7 @@ class _Reading:
             if sample_id is not None and (record.fault or _try_id(record) != sample_id):
                 continue
             self._take(record)
+            self._stop_at_bad()
             if not self._samples:
                 raise ExtractionError(f"{record.place} is left out: it is too long")
             self._tokens.flush()
@@ -184,11 +191,16 @@ class _Reading:
         try:
             self._keep(record)
         except _BadRecordError as error:
-            if self._rules.on_bad == STOP:
-                raise bad_place(record.place, str(error)) from None
             self._counts["bad"] += 1
             if len(self.bad) < _BAD_KEPT:
                 self.bad.append(BadRecord(record.place, str(error)))
+
+    def _stop_at_bad(self, more: str = "") -> None:
+        """Raise when there is a bad record and that is not to be; all of them are counted by then."""
+        n_bad = self._counts["bad"]
+        if n_bad and self._rules.on_bad == STOP:
+            others = f" (the first of {n_bad:,} bad records among {self._counts['records']:,})" if n_bad > 1 else ""
+            raise bad_place(self.bad[0].place, f"{self.bad[0].reason}{others}{more}") from None
 
     def _keep(self, record: Record) -> None:
         """Make a sample of a record unless a rule leaves it out.

@@ -229,8 +229,13 @@ def test_bad_records_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
         {"id": "x"},
     ]
     path = as_jsonl(tmp_path, records)
-    with pytest.raises(ExtractionError, match=r"data\.jsonl:2: loss_mask has 2 entries for 1 tokens"):
+    named = r"data\.jsonl:2: loss_mask has 2 entries for 1 tokens \(the first of 2 bad records among 4\)"
+    with pytest.raises(ExtractionError, match=named):
         read_dataset(path)
+    with pytest.raises(ExtractionError, match=r"data\.jsonl:2: loss_mask has .*; then .*:5: conversations need a tok"):
+        records.append({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})
+        read_dataset(as_jsonl(tmp_path, records))
+    path = as_jsonl(tmp_path, records[:4])
     dataset = read_dataset(path, rules=DatasetRules(on_bad="skip"))
     assert [sample.place.number for sample in dataset.samples] == [1, 3]
     assert (dataset.counts.records, dataset.counts.bad) == (4, 2)
