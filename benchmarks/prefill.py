@@ -1,10 +1,16 @@
 """Time prefill and decode of a real CPU server: unpatched, patched with the tap off, patched with the tap on.
 
-Run: python benchmarks/prefill.py [--rounds N]
-A Llama of hidden size 1024 and 4 blocks, float32, prompts of 1,024 tokens, one after the other; all three servers run,
-sleeping while idle, and take turns within each round. With the tap on, the time ends when the part is ready. Ratios
-are to the unpatched server in the same round, by wall clock and by the CPU time of the server's processes; the median
-of all rounds counts. A machine that others load says nothing by wall clock: there the CPU time is judged.
+Run: python benchmarks/prefill.py [--starts N] [--rounds N]
+A Llama of hidden size 1024 and 4 blocks, float32, prompts of 1,024 tokens, one after the other. Two processes of the
+same program differ by a few per cent for as long as they live, by where their memory lies; so every variant is started
+several times, and the unpatched server runs twice: what its second process gives against its first is the noise that no
+other figure can be finer than. All four run at the same time, sleeping while idle, and take turns in an order that
+changes from round to round. With the tap on, the time ends when the part is ready.
+
+A ratio is that of the unpatched servers' mean in the same round to the variant, by wall clock and by the CPU time of
+the server's processes; the median of a start's rounds is that start's figure, and the mean of the starts counts, given
+with its standard error. A figure is below its budget when it is so by more than two standard errors. A machine that
+others load says nothing by wall clock: there the CPU time is judged.
 """
 
 import argparse
@@ -17,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import psutil
@@ -38,7 +45,8 @@ from auxtap.verification.engine_scripts import engine_script, run_engine_script
 
 RELEASE, LAYERS = "0.5.9", (1, 2, 3)
 N_PROMPT, N_DECODE = 1024, 48
-UNPATCHED, OFF, ON = "unpatched", "tap off", "tap on"
+T = TypeVar("T")
+FIRST, SECOND, OFF, ON = "unpatched", "unpatched, again", "tap off", "tap on"
 BUDGETS = {("prefill", OFF): 0.99, ("prefill", ON): 0.95}
 
 
@@ -91,9 +99,16 @@ class Subject:
         return total
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What all starts share: for each variant its spec, but for the port."""
+
+    specs: tuple[tuple[str, LaunchSpec], ...]
+
+
 @contextlib.contextmanager
-def subjects(cache: CacheLayout) -> Iterator[list[Subject]]:
-    """Start the three servers."""
+def prepared(cache: CacheLayout) -> Iterator[Ground]:
+    """Make the model and both trees."""
     engine = set_up_engine(RELEASE, cache)
     source = open_source(f"pypi:{RELEASE}", cache)
     patch_set = write_patch(source.tree, plan_capture(source.tree, ("llama",), LAYERS))
@@ -117,46 +132,92 @@ def subjects(cache: CacheLayout) -> Iterator[list[Subject]]:
             patch_digest=applied.patch_digest, source_digest=applied.source_digest,
             extra_arguments=("--sleep-on-idle", "--chunked-prefill-size", "-1"),
         )  # fmt: skip
-        trees = ((UNPATCHED, plain, None), (OFF, applied.path, None), (ON, applied.path, spool))
-        started = []
-        for name, tree, own_spool in trees:
-            port, log = choose_port(LOOPBACK, 0), work / f"{name.replace(' ', '-')}.log"
-            spec = replace(first, tree=tree, spool=own_spool, port=port, log=log)
-            server = stack.enter_context(ServerProcess(spec))
-            _say(f"{name}: ready after {server.wait_ready(timeout_s=300):.0f} s")
-            started.append(Subject(name, spec, server))
-        yield started
+        off = replace(first, tree=applied.path)
+        yield Ground(((FIRST, first), (SECOND, first), (OFF, off), (ON, replace(off, spool=spool))))
+
+
+@contextlib.contextmanager
+def started(ground: Ground, number: int) -> Iterator[list[Subject]]:
+    """Start a server of every variant, in an order that is another each time."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for place, (name, spec) in enumerate(_turned(ground.specs, number)):
+            log = spec.log.with_name(f"log-{number}-{place}")
+            own = replace(spec, port=choose_port(LOOPBACK, 0), log=log)
+            server = stack.enter_context(ServerProcess(own))
+            server.wait_ready(timeout_s=600)
+            servers.append(Subject(name, own, server))
+        yield servers
+
+
+def _turned(items: Sequence[T], number: int) -> list[T]:
+    """Return the items in an order that puts each in each place, forwards and backwards, as `number` goes up."""
+    turn = number % len(items)
+    turned = [*items[turn:], *items[:turn]]
+    return turned[::-1] if number // len(items) % 2 else turned
+
+
+def take_rounds(servers: list[Subject], rounds: int) -> dict[tuple[str, str], Took]:
+    """Return each variant's ratios, for prefill and decode; the median of the rounds."""
+    ratios: dict[tuple[str, str], list[Took]] = {}
+    for number in range(rounds + 1):
+        took: dict[tuple[str, str], Took] = {}
+        for server in _turned(servers, number):
+            for work, n_prompt, n_new in (("prefill", N_PROMPT, 0), ("decode", 16, N_DECODE)):
+                took[work, server.name] = server.ask(n_prompt, n_new)
+        for (work, name), result in took.items():
+            one, other = took[work, FIRST], took[work, SECOND]
+            # Against the other process of the unpatched server, where it is one of them itself.
+            both = Took((one.wall + other.wall) / 2, (one.cpu + other.cpu) / 2) if name not in (FIRST, SECOND) else one
+            if number and name != FIRST:  # the first round warms up
+                ratio = Took(both.wall / result.wall, both.cpu / max(result.cpu, 1e-9))
+                ratios.setdefault((work, name), []).append(ratio)
+    return {
+        key: Took(statistics.median(r.wall for r in each), statistics.median(r.cpu for r in each))
+        for key, each in ratios.items()
+    }
+
+
+def judge(starts: list[dict[tuple[str, str], Took]], *, by_wall: bool) -> bool:
+    """Print every variant's figures; tell whether one is below its budget."""
+    below = False
+    for work in ("prefill", "decode"):
+        for name in (SECOND, OFF, ON):
+            taken = [start[work, name] for start in starts]
+            wall, cpu = _mean([each.wall for each in taken]), _mean([each.cpu for each in taken])
+            budget = BUDGETS.get((work, name))
+            mean, error = wall if by_wall else cpu
+            below |= budget is not None and mean + 2 * error < budget
+            text = f"{work:8} {name:17} wall {wall[0]:.3f} +- {wall[1]:.3f}   CPU {cpu[0]:.3f} +- {cpu[1]:.3f}"
+            _say(text + (f"   (budget {budget:.2f})" if budget is not None else ""))
+    return below
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """Return the mean and its standard error, which a single value has not."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return statistics.fmean(values), error
 
 
 def main() -> int:
     """Measure and print ratios; fail when one is below its budget."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--starts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
-    took: dict[tuple[str, str], list[Took]] = {}
-    with subjects(cache_layout()) as servers:
-        for number in range(arguments.rounds + 1):
-            turn = number % len(servers)
-            for server in [*servers[turn:], *servers[:turn]]:
-                for work, n_prompt, n_new in (("prefill", N_PROMPT, 0), ("decode", 16, N_DECODE)):
-                    result = server.ask(n_prompt, n_new)
-                    if number:  # the first round warms up
-                        took.setdefault((work, server.name), []).append(result)
-    below = False
-    load, cores = os.getloadavg()[1], os.cpu_count() or 1
+    starts = []
+    loads = []
+    with prepared(cache_layout()) as ground:
+        for number in range(arguments.starts):
+            with started(ground, number) as servers:
+                starts.append(take_rounds(servers, arguments.rounds))
+            loads.append(os.getloadavg()[1])
+            figures = ", ".join(f"{name} {starts[-1]['prefill', name].wall:.3f}" for name in (SECOND, OFF, ON))
+            _say(f"start {number + 1} of {arguments.starts}: prefill by wall clock: {figures}")
+    load, cores = statistics.median(loads), os.cpu_count() or 1
     quiet = load <= cores + 1  # the servers themselves take one core, this process hardly any
     _say(f"load {load:.1f} on {cores} cores: judged by {'wall clock' if quiet else 'CPU time'}")
-    for (work, name), results in sorted(took.items(), key=lambda item: item[0][0], reverse=True):
-        reference = took[work, UNPATCHED]
-        wall = statistics.median(one.wall / other.wall for one, other in zip(reference, results, strict=True))
-        cpu = statistics.median(one.cpu / max(other.cpu, 1e-9) for one, other in zip(reference, results, strict=True))
-        tokens = N_PROMPT if work == "prefill" else N_DECODE
-        rate = tokens / statistics.median(result.wall for result in results)
-        budget = BUDGETS.get((work, name))
-        below |= budget is not None and (wall if quiet else cpu) < budget
-        text = f"{work:8} {name:10} {rate:8.0f} tokens/s   ratio {wall:.3f} by wall clock, {cpu:.3f} by CPU time"
-        _say(text + (f"  (budget {budget:.2f})" if budget is not None else ""))
-    return int(below)
+    return int(judge(starts, by_wall=quiet))
 
 
 def _say(line: str) -> None:

@@ -48,6 +48,7 @@ MENU = {
     "drain": Entry("Carry parts from this host's spool to a shared folder, checked on the way, until interrupted."),
     "node": Entry("Check nodes that are reached by ssh, and make profiles.", "node", "node_app"),
     "stop": Entry("Stop what auxtap started on a node, and nothing else: extractions, then the server.", "node"),
+    "fetch": Entry("Bring a node's store here, compared file by file; run again, it continues."),
     "logs": Entry("Show the log of a node's server.", "node"),
     "doctor": Entry("Say what this machine lacks, for which command, and what to do about it."),
     "config": Entry("Show which settings hold and why: environment, auxtap.toml, default."),

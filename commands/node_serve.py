@@ -48,13 +48,13 @@ def serve_on_node(
     """
     from auxtap.commands.node_source import make_patch
     from auxtap.node import serving
-    from auxtap.node.flags import final_flags
+    from auxtap.node.flags import Hazards, final_flags
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
     from auxtap.ui import console, node_view
 
     profile = find_profile(name)
-    final_flags(profile, profile.model_path, (), user)
+    final_flags(profile, profile.model_path, Hazards(), user)
     chosen = parse_layers(layers) if layers is not None else profile.layers
     patch = make_patch(profile, models)
     with open_node(profile, console.say) as session, detaching(name):

@@ -26,17 +26,20 @@ def read_source(profile: "NodeProfile") -> "NodeSource":
 def node_source(source: "Source") -> "NodeSource":
     """Return what the node is told of an opened source."""
     from auxtap.core.files import sha256_bytes
-    from auxtap.node.flags import HazardFlag
+    from auxtap.node.flags import HazardFlag, Hazards, RefusedFlags
     from auxtap.node.patch import NodeSource
     from auxtap.rewriters.hazards import decide_hazards
 
     files = {str(path): sha256_bytes(data) for path, data in source.tree.files.items()}
-    hazards = tuple(
-        HazardFlag(flag, decision.hazard, decision.reason)
-        for decision in decide_hazards(source.tree)
-        if decision.verdict == "flag"
-        for flag in decision.flags
-    )
+    decisions = decide_hazards(source.tree)
+    needed = [
+        HazardFlag(flag, each.hazard, each.reason)
+        for each in decisions
+        if each.verdict == "flag"
+        for flag in each.flags
+    ]
+    refused = [RefusedFlags(each.flags, each.hazard, each.reason) for each in decisions if each.verdict == "refused"]
+    hazards = Hazards(tuple(needed), tuple(refused))
     return NodeSource(source.tree.release, files, hazards)
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from auxtap.core.errors import UsageError
-from auxtap.tap import protocol
+from auxtap.extraction.digests import digest_stream
 
-BLOCK_BYTES = 4 << 20
 # Where a name appears only when its bytes are whole, and renaming would be a copy.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2"})
 T = TypeVar("T")
@@ -119,12 +118,8 @@ class RemoteSamples:
         return f"{self._root}/{name}"
 
     def _digest(self, path: str, like: str) -> str:
-        algorithm, _ = protocol.split_digest(like)
-        digest = protocol.new_digest(algorithm)
         with self._fs.open(path, "rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                digest.update(block)
-        return f"{algorithm}:{digest.hexdigest()}"
+            return digest_stream(file, like)
 
 
 def _guarded(action: Callable[[], T]) -> T:

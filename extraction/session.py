@@ -64,6 +64,8 @@ class Session:
         self._tally = tally
         self._watches = [TapWatch(replica.spool) for end in around.fleet.endpoints for replica in end.replicas]
         self._told_at = 0.0
+        # When a server was last on its way back.
+        self._kept_at = 0.0
         # Set when the run cannot go on: whatever is carried is given up.
         self._halted = threading.Event()
         self._changed = threading.Event()
@@ -272,9 +274,11 @@ class Session:
     def _look_for_servers(self) -> None:
         """End the run when every server has been gone for too long and none is being started again."""
         gone = self._fleet.longest_living_gone()
-        if gone is None or self._fleet.is_coming_back():
+        if gone is None:
             return
-        if time.monotonic() - gone.gone_since >= self._job.wait_for_server_s:
+        if self._fleet.is_coming_back():
+            self._kept_at = time.monotonic()
+        elif time.monotonic() - max(gone.gone_since, self._kept_at) >= self._job.wait_for_server_s:
             self._fail(
                 ServerError(
                     f"server {gone.url} is {gone.gone}",

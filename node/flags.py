@@ -27,6 +27,23 @@ class HazardFlag:
 
 
 @dataclass(frozen=True)
+class RefusedFlags:
+    """Options, some with a value behind a space, that together give wrong states in this release."""
+
+    options: tuple[str, ...]
+    hazard: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Hazards:
+    """What the hazards of a release ask of a command line."""
+
+    needed: tuple[HazardFlag, ...] = ()
+    refused: tuple[RefusedFlags, ...] = ()
+
+
+@dataclass(frozen=True)
 class Flag:
     """One option with its values; `origin` is auxtap, hazard, profile or user, `reason` says why or where."""
 
@@ -67,9 +84,7 @@ class FinalFlags:
         return tuple(word for flag in chosen for word in flag.words)
 
 
-def final_flags(
-    profile: NodeProfile, model_path: str, hazards: Sequence[HazardFlag], user: Sequence[str]
-) -> FinalFlags:
+def final_flags(profile: NodeProfile, model_path: str, hazards: Hazards, user: Sequence[str]) -> FinalFlags:
     """Put the command line together; what the capture cannot live with is refused.
 
     Raises:
@@ -95,7 +110,7 @@ def final_flags(
     ]
     chosen = {flag.option for flag in from_user}
     replaced = tuple(flag for flag in from_profile if flag.option in chosen)
-    ours = [*_own(profile, model_path, hazards)]
+    ours = [*_own(profile, model_path, hazards.needed)]
     kept = [flag for flag in [*from_profile, *from_user] if flag.origin == USER or flag.option not in chosen]
     asked = {flag.option for flag in kept}
     # What is ours comes first and gives way to the same option of profile or user, but for what is owned.
@@ -104,7 +119,28 @@ def final_flags(
     flags += [flag for flag in kept if flag.option not in held]
     final = FinalFlags(tuple(flags), replaced)
     check_extra_arguments(final.extra)
+    for refused in hazards.refused:
+        _check_refused(refused, final)
     return final
+
+
+# What an option's value is where it changes nothing.
+_INERT = ("none", "null", "off", "1")
+
+
+def _check_refused(refused: RefusedFlags, final: FinalFlags) -> None:
+    found = []
+    for option in refused.options:
+        name, has_value, wanted = option.partition(" ")
+        flag = next((flag for flag in final.flags if flag.option == name), None)
+        if flag is None:
+            return
+        value = flag.values[0] if flag.values else ""
+        if value != wanted if has_value else value.lower() in _INERT:
+            return
+        found.append(flag)
+    given = " and ".join(f"{' '.join(flag.words)} ({flag.reason})" for flag in found)
+    raise UsageError(f"{given}: refused, {refused.hazard}: {refused.reason}", hint="leave it out")
 
 
 def _own(profile: NodeProfile, model_path: str, hazards: Sequence[HazardFlag]) -> list[Flag]:

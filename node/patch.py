@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from auxtap.node.flags import HazardFlag
+from auxtap.node.flags import Hazards
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class NodeSource:
 
     release: str
     files: Mapping[str, str] = field(hash=False)
-    hazards: tuple[HazardFlag, ...]
+    hazards: Hazards
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Ask the agent on a node: requests go in as JSON on stdin, so that no path ever meets a shell."""
 
+import contextlib
 import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 from auxtap.node.agent_file import build_agent, launcher_text
@@ -85,6 +86,31 @@ class RemoteAgent:
                 if answer is not None:
                     self._answered_at = time.monotonic()
                     yield _result(answer)
+
+    @contextlib.contextmanager
+    def pull(
+        self, command: str, arguments: Mapping[str, Any], count: int
+    ) -> Iterator[Iterator[tuple[Mapping[str, Any], BinaryIO]]]:
+        """Run a command that announces `count` files; give each announcement and where its bytes are to be read.
+
+        Raises (from the iterator):
+            ConnectionLostError: the connection ended; begin again where it stopped.
+            AuxtapError: what the agent itself answered.
+        """
+        self.call("hello")
+        with self.connection.pipe(self._command(), stdin=self._request(command, arguments)) as source:
+            yield self._announced(source, count)
+
+    def _announced(self, source: BinaryIO, count: int) -> Iterator[tuple[Mapping[str, Any], BinaryIO]]:
+        for _ in range(count):
+            answer = None
+            while answer is None:
+                line = source.readline()
+                if not line:
+                    raise ConnectionLostError("it ended between two files")
+                answer = _answer(line)
+            self._answered_at = time.monotonic()
+            yield _result(answer), source
 
     def _call(self, command: str, arguments: Mapping[str, Any], payload: bytes, timeout_s: float) -> Any:
         answer = self._ask(self._request(command, arguments, payload), timeout_s)

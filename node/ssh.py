@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self, cast
 
 from auxtap.core.errors import ServerError
 from auxtap.node.profile import SshSettings
@@ -118,6 +118,19 @@ class SshConnection:
             feeder = threading.Thread(target=_feed, args=(process, stdin), daemon=True)
             feeder.start()
             yield self._lines(process)
+        finally:
+            self._forget(process)
+
+    @contextlib.contextmanager
+    def pipe(self, command: str, *, stdin: bytes = b"") -> Iterator[BinaryIO]:
+        """Run one command and give its output as bytes; they end early when the connection does."""
+        self.ensure()
+        process = self._start(command)
+        try:
+            feeder = threading.Thread(target=_feed, args=(process, stdin), daemon=True)
+            feeder.start()
+            assert process.stdout is not None
+            yield cast(BinaryIO, process.stdout)
         finally:
             self._forget(process)
 

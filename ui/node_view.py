@@ -1,8 +1,11 @@
 """Show nodes: checks, flags, servers, and what runs."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -11,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from auxtap.node.checks import FAIL, WARN, CheckLine
+from auxtap.node.fetch import FetchCount, Observer
 from auxtap.node.flags import FinalFlags
 from auxtap.node.profile import NodeProfile
 from auxtap.node.serving import NodeServer
 from auxtap.ui import console
+from auxtap.ui.engine_view import setup_progress
+from auxtap.ui.extract_view import human_bytes
 
 _STYLES = {"ok": "green", WARN: "yellow", FAIL: "bold red"}
 
@@ -134,3 +140,24 @@ def show_stopped(runs: Mapping[str, Any], server: Mapping[str, Any]) -> None:
         console.out().print(f"server: {len(stopped)} processes stopped" if stopped else "server: nothing was running")
     if server.get("parts_left"):
         console.say(f"{server['parts_left']} finished parts are left in the spool; an extractor may still want them")
+
+
+@contextlib.contextmanager
+def fetch_progress() -> Iterator[Observer]:
+    """Show how far a fetch is: in one line that changes on a terminal, in a line now and then elsewhere."""
+    with setup_progress() as say:
+        yield lambda progress: say(
+            f"{progress.n_here:,} of {progress.n_lines:,} samples are here, {human_bytes(progress.n_bytes)} came"
+        )
+
+
+def show_fetched(count: FetchCount, store: Path, *, as_json: bool) -> None:
+    """Say what a fetch came to."""
+    if as_json:
+        console.emit_json({"store": str(store), **asdict(count)})
+        return
+    console.out().print(
+        f"{count.n_lines:,} samples' fates are in {escape(str(store))}; {count.n_files:,} files "
+        f"({human_bytes(count.n_bytes)}) came now: auxtap check verifies them",
+        soft_wrap=True,
+    )

@@ -19,7 +19,7 @@ from auxtap.node.agent.standins import install_standins
 
 install_standins()
 
-from auxtap.node.agent import extraction, facts, server, tree  # noqa: E402
+from auxtap.node.agent import extraction, facts, server, stores, tree  # noqa: E402
 from auxtap.node.agent.folder import NodeFolder  # noqa: E402
 
 
@@ -83,6 +83,8 @@ _COMMANDS: "Mapping[str, Callable[[Call], Any]]" = {
         "server": server.server_status(call.folder), "extractions": extraction.extractions(call.folder)
     },
     "logs": _logs,
+    "store-look": lambda call: stores.look(stores.asked_path(call.arguments)),
+    "store-send": lambda call: stores.send(stores.asked_path(call.arguments), call.arguments["files"]),
     "dataset-has": lambda call: extraction.dataset_path(call.folder, call.arguments["digest"]).is_file(),
     "dataset-put": lambda call: extraction.keep_dataset(call.folder, call.arguments["digest"], call.payload),
     "extract-start": lambda call: extraction.start_extraction(

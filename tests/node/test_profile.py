@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.errors import UsageError
-from auxtap.node.flags import HAZARD, PROFILE, USER, FinalFlags, HazardFlag, final_flags
+from auxtap.node.flags import HAZARD, PROFILE, USER, FinalFlags, HazardFlag, Hazards, RefusedFlags, final_flags
 from auxtap.node.library import copy_starting_point, find_profile, starting_points
 from auxtap.node.profile import NodeProfile, read_profile
 from auxtap.node.session import expand_paths
@@ -25,6 +25,15 @@ spool = "/dev/shm/s"
 store = "/data/store"
 """
 RADIX = HazardFlag("--disable-radix-cache", "radix cache", "cached rows are never computed")
+HAZARDS = Hazards(
+    (RADIX,),
+    (
+        RefusedFlags(("--enable-breakable-cuda-graph",), "prefill graphs", "no Python runs on replay"),
+        RefusedFlags(("--dcp-size",), "decode context parallelism", "not known"),
+        RefusedFlags(("--other-backend", "--enable-that"), "both", "rows are mixed"),
+        RefusedFlags(("--dense-size 1",), "scattered", "rows stay scattered"),
+    ),
+)
 
 
 def read(tmp_path: Path, text: str) -> NodeProfile:
@@ -82,7 +91,7 @@ def test_every_starting_point_is_whole_but_for_its_blanks(tmp_path: Path, name: 
     text = path.read_text().replace('host = "CHANGE-ME"', 'host = "gpu"').replace("CHANGE-ME", "/some/where")
     path.write_text(text)
     profile = find_profile("mine", tmp_path)
-    flags = final_flags(profile, profile.model_path, [RADIX], ())
+    flags = final_flags(profile, profile.model_path, HAZARDS, ())
     assert flags.value("--tp-size") == (str(profile.parallel.tp) if profile.parallel.tp > 1 else None)
     assert "run this file on this hardware" in text or profile.cpu
     assert max(len(line) for line in text.splitlines()) <= 125
@@ -110,7 +119,7 @@ def test_profiles_are_found_and_never_overwritten(tmp_path: Path) -> None:
 
 def flags_of(tmp_path: Path, server: str, user: tuple[str, ...] = (), extra: str = "") -> FinalFlags:
     profile = read(tmp_path, f"{SMALL}\n[server]\n{server}\n{extra}")
-    return final_flags(profile, profile.model_path, [RADIX], user)
+    return final_flags(profile, profile.model_path, HAZARDS, user)
 
 
 def test_each_flag_says_where_it_came_from(tmp_path: Path) -> None:
@@ -133,7 +142,7 @@ def test_each_flag_says_where_it_came_from(tmp_path: Path) -> None:
 
 def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(tmp_path: Path) -> None:
     old = SMALL.replace('sglang = "/opt/sglang"', 'sglang = "/opt/sglang"\npatch_source = "pypi:0.4.8"')
-    flags = final_flags(read(tmp_path, old), "/models/kimi", [], ())
+    flags = final_flags(read(tmp_path, old), "/models/kimi", Hazards(), ())
     assert "--skip-server-warmup" not in flags.argv
 
 
@@ -147,6 +156,10 @@ def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(tmp_path:
         ('arguments = ["--log-level", "info", "--log_level", "debug"]', (), "--log-level stands twice"),
         ('arguments = ["info"]', (), "belongs to no option"),
         ('arguments = ["--moe-a2a-backend", "deepep"]', ("--enable-dp-attention",), "together are refused"),
+        ("", ("--enable-breakable-cuda-graph",), r"after --\): refused, prefill graphs: no Python runs"),
+        ('arguments = ["--dcp-size", "2"]', (), r"--dcp-size 2 \(mine.toml: server.arguments\): refused"),
+        ('arguments = ["--other-backend=x"]', ("--enable-that",), "-backend x .* and --enable-that .*: refused"),
+        ("", ("--dense-size", "1"), "refused, scattered"),
     ],
 )  # fmt: skip
 def test_conflicts_are_refused_with_the_reason(
@@ -154,3 +167,11 @@ def test_conflicts_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         flags_of(tmp_path, server, user)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [("--dcp-size", "1"), ("--other-backend", "none", "--enable-that"), ("--enable-that",), ("--dense-size", "2")],
+)
+def test_what_changes_nothing_is_taken(tmp_path: Path, user: tuple[str, ...]) -> None:
+    assert set(user) <= set(flags_of(tmp_path, "", user).argv)

@@ -59,7 +59,13 @@ def test_a_server_that_dies_and_one_that_gets_stuck(
                 faults.pop(stored)(server)
 
         job = ExtractionJob(
-            dataset, spec.url, spec.spool, tmp_path / "store", concurrency=8, stall_timeout_s=2.0, wait_for_server_s=1.0
+            dataset,
+            spec.url,
+            spec.spool,
+            tmp_path / "store",
+            concurrency=8,
+            stall_timeout_s=2.0,
+            wait_for_server_s=20.0,
         )
         summary = run_extraction(job, watch)
         assert summary.complete and summary.stored == len(N_TOKENS)
