@@ -17,10 +17,10 @@ from auxtap.extraction.job import (
     ignore_progress,
 )
 from auxtap.extraction.keeper import Keeper
+from auxtap.extraction.opening import open_store
 from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.reporting import StatusFile, observe_all
 from auxtap.extraction.session import Session, Surroundings
-from auxtap.extraction.store import open_store
 from auxtap.extraction.tally import Tally
 from auxtap.extraction.tokens import doubts_of_tokenizer
 

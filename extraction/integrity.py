@@ -5,33 +5,24 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import held_lock
 from auxtap.extraction.datasets.holdout import parse_holdout
-from auxtap.extraction.finite import is_finite
 from auxtap.extraction.formats.contract import (
-    LOSS_MASK,
     MalformedPartError,
     PartFormat,
-    StoredPart,
     part_format,
-    stored_content,
 )
 from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
 from auxtap.extraction.manifest import StageStates, StoreManifest, read_manifest
+from auxtap.extraction.part_check import PartClaim, check_part_file
 from auxtap.extraction.remote import RemoteSamples
-from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, part_file, part_metadata
+from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, part_file
 from auxtap.tap.protocol import (
     FINAL_TENSORS,
     HIDDEN_PREFIX,
-    INPUT_IDS,
-    PartLayout,
     ProtocolError,
-    new_digest,
-    part_layout,
-    split_digest,
 )
 
 _BLOCK_BYTES = 4 << 20
@@ -220,74 +211,19 @@ class _StoreCheck:
         if self._remote is not None and not self._remote.fetch(part.file, path):
             raise FileNotFoundError
         try:
-            self._check_file(line, part, stage, path)
+            ids = bytearray()
+            for what in check_part_file(path, self._format, PartClaim(self._manifest, stage, line, part), ids):
+                self._find(part.file, what)
+            self._bytes += path.stat().st_size
+            self._check_split(line, bytes(ids))
         finally:
             if self._remote is not None:
                 path.unlink(missing_ok=True)
 
-    def _check_file(self, line: LedgerLine, part: LedgerPart, stage: StageStates, path: Path) -> None:
-        if path.is_symlink() or path.suffix != self._format.suffix:
-            self._find(part.file, f"is no {self._format.name} file")
-            return
-        size = path.stat().st_size
-        if size != part.n_bytes:
-            self._find(part.file, f"has {size} bytes, the ledger says {part.n_bytes}")
-        stored = self._format.open(path)
-        expected = stored_content(
-            self._layout(stage, line.n_tokens),
-            part_metadata(line.index, line.sample_id, part.stage, part.tap_digest),
-        )
-        if stored.content.slots != expected.slots or part.states != stage.states:
-            found = ", ".join(f"{slot.name} {slot.dtype} {list(slot.shape)}" for slot in stored.content.slots)
-            self._find(part.file, f"holds {found}, which is not what the manifest says")
-            return
-        if stored.content.metadata and stored.content.metadata != expected.metadata:
-            self._find(part.file, "its header is of another sample")
-        self._check_bytes(line, part, path, stored)
-        self._bytes += size
-
-    def _layout(self, stage: StageStates, n_tokens: int) -> PartLayout:
-        layers = [int(state.removeprefix(HIDDEN_PREFIX)) for state in stage.states if state.startswith(HIDDEN_PREFIX)]
-        return part_layout(
-            n_tokens=n_tokens,
-            layers=layers,
-            has_final=bool(set(FINAL_TENSORS[self._manifest.final]) & set(stage.states)),
-            hidden_size=self._manifest.model.hidden_size,
-            dtype=self._manifest.dtype,
-            final=self._manifest.final,
-        )
-
-    def _check_bytes(self, line: LedgerLine, part: LedgerPart, path: Path, stored: StoredPart) -> None:
-        whole, tap, ids = (_Digest(text) for text in (part.digest, part.tap_digest, line.ids_digest))
-        if stored.head is not None:
-            whole.update(stored.head)
-        not_finite: set[str] = set()
-        tokens = bytearray()
-        for slot, block in stored.blocks():
-            if stored.head is not None:
-                whole.update(block)
-            if slot.name == LOSS_MASK:
-                if bytes(block).strip(b"\x00\x01"):
-                    self._find(part.file, f"{LOSS_MASK} holds other values than 0 and 1")
-                continue
-            tap.update(block)
-            if slot.name == INPUT_IDS:
-                ids.update(block)
-                tokens += block
-            elif not is_finite(block, slot.dtype):
-                not_finite.add(slot.name)
-        if stored.head is None:
-            with path.open("rb") as file:
-                while data := file.read(_BLOCK_BYTES):
-                    whole.update(data)
-        split = self._holdout.split_of(bytes(tokens)) if self._holdout is not None else ""
-        if line.split != split:
+    def _check_split(self, line: LedgerLine, ids: bytes) -> None:
+        split = self._holdout.split_of(ids) if self._holdout is not None else ""
+        if ids and line.split != split:
             self._find(LEDGER, f"{line.sample_id} is in split {line.split!r}, by its tokens it is in {split!r}")
-        for name in sorted(not_finite):
-            self._find(part.file, f"{name} holds NaN or infinity")
-        for digest, of in ((whole, "the file"), (tap, "the states"), (ids, INPUT_IDS)):
-            if not digest.agrees():
-                self._find(part.file, f"the digest of {of} is not the ledger's")
 
     def _check_strangers(self, known: set[str]) -> None:
         """Name what lies in the store and is no part of it."""
@@ -304,23 +240,6 @@ class _StoreCheck:
                 name = f"{SAMPLES}/{entry.name}"
                 if name not in known:
                     self._find(name, "has no ledger line")
-
-
-class _Digest:
-    """A digest in the making and what it is to be."""
-
-    def __init__(self, expected: str) -> None:
-        """Begin; raises ProtocolError when `expected` is no digest."""
-        algorithm, self._expected = split_digest(expected)
-        self._digest: Any = new_digest(algorithm)
-
-    def update(self, data: bytes | memoryview) -> None:
-        """Add bytes."""
-        self._digest.update(data)
-
-    def agrees(self) -> bool:
-        """Tell whether the bytes so far have the expected digest."""
-        return bool(self._digest.hexdigest() == self._expected)
 
 
 def require_sound(path: Path | str, report: StoreReport) -> None:

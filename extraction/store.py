@@ -2,17 +2,15 @@
 
 import contextlib
 import os
-import re
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from auxtap.core.errors import ExtractionError
-from auxtap.core.files import fsync_directory, held_lock, publish_json
+from auxtap.core.files import fsync_directory, publish_json
 from auxtap.extraction.formats.contract import (
     MalformedPartError,
     PartContent,
@@ -20,8 +18,8 @@ from auxtap.extraction.formats.contract import (
     part_format,
     stored_content,
 )
-from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter, read_ledger
-from auxtap.extraction.manifest import NO_RUN, STORE_VERSION, StoreManifest, check_same, read_manifest
+from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
+from auxtap.extraction.manifest import STORE_VERSION, StoreManifest
 from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.samples import Sample
 from auxtap.tap.protocol import INPUT_IDS, PartLayout, ProtocolError, best_digest, decode_header, new_digest
@@ -32,7 +30,6 @@ STATUS = "status.json"
 # How often manifest and ledger are put beside remote samples.
 PUBLISH_EVERY_S = 60.0
 _HEAD_BYTES = 64 << 10
-_TEMPORARY = re.compile(r"\..*\.tmp")
 
 
 @dataclass(frozen=True)
@@ -259,80 +256,3 @@ class Store:
     def _check_open(self) -> None:
         if self._closed:
             raise ExtractionError(f"store {self.path} is closed")
-
-
-@contextlib.contextmanager
-def open_store(
-    path: Path, wanted: StoreManifest, warn: Callable[[str], None], remote: RemoteSamples | None = None
-) -> Iterator[Store]:
-    """Begin a store, or go on in the one that is there, for the length of the block.
-
-    With `remote`, `path` is its catalog: manifest and ledger, brought from there when it is not here yet.
-
-    The manifest that counts is the stored one; its count of sessions is raised before anything is sent.
-
-    Raises:
-        ExtractionError: another process writes into it, it is of something else, or it cannot be written.
-        IntegrityError: manifest or ledger are unreadable.
-    """
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with held_lock(path / LOCK, wait=False):
-            if remote is not None and not (path / MANIFEST).exists():
-                for name in (LEDGER, MANIFEST):
-                    remote.fetch(name, path / name)
-            manifest = _begin_session(path, wanted, warn)
-            ledger = read_ledger(path / LEDGER)
-            if ledger.torn_bytes:
-                warn(f"{path / LEDGER}: its last line was cut short and is dropped ({ledger.torn_bytes} bytes)")
-            writer = LedgerWriter(path / LEDGER, ledger.whole_bytes)
-            fsync_directory(path)
-            store = Store(path, manifest, writer, ledger.last_lines(), remote)
-            try:
-                yield store
-            finally:
-                store.close()
-    except BlockingIOError:
-        raise ExtractionError(
-            f"another extraction is writing into store {path}", hint="wait for it, or give another --out"
-        ) from None
-    except OSError as error:
-        raise ExtractionError(
-            f"store {path} cannot be written: {error.strerror or error}",
-            hint="what is stored stays; make room or mend the permissions, then run the same command again",
-        ) from None
-
-
-def _begin_session(path: Path, wanted: StoreManifest, warn: Callable[[str], None]) -> StoreManifest:
-    try:
-        stored = read_manifest(path / MANIFEST)
-    except FileNotFoundError:
-        strangers = sorted(entry.name for entry in path.iterdir() if not _is_own_beginning(entry))
-        if strangers:
-            raise ExtractionError(
-                f"{path} is no store and not empty: it holds {strangers[0]}", hint="give a new --out"
-            ) from None
-        run = secrets.token_hex(4) if wanted.run == NO_RUN else wanted.run
-        stored = replace(wanted, run=run, sessions=0)
-    check_same(stored, wanted, path)
-    changed = [
-        key
-        for key in sorted({*stored.server_arguments, *wanted.server_arguments})
-        if stored.server_arguments.get(key) != wanted.server_arguments.get(key)
-    ]
-    if changed:
-        warn(f"server arguments differ from those this store was begun with: {', '.join(changed)}")
-    (path / SAMPLES).mkdir(mode=0o700, exist_ok=True)
-    for folder in (path, path / SAMPLES):
-        for entry in folder.iterdir():
-            if _TEMPORARY.fullmatch(entry.name):
-                entry.unlink()
-    manifest = replace(stored, sessions=stored.sessions + 1)
-    publish_json(path / MANIFEST, manifest.to_json())
-    return manifest
-
-
-def _is_own_beginning(entry: Path) -> bool:
-    """Tell whether `entry` is what a first run leaves when it is killed before its manifest."""
-    empty_folder = entry.name == SAMPLES and entry.is_dir() and not any(entry.iterdir())
-    return entry.name == LOCK or empty_folder or _TEMPORARY.fullmatch(entry.name) is not None
