@@ -67,6 +67,20 @@ def test_every_module_is_python_3_10_and_needs_nothing_else() -> None:
                 assert held or top in sys.stdlib_module_names | OPTIONAL | STAND_INS, f"{member} imports {name}"
 
 
+def test_of_later_pythons_only_what_has_a_stand_in_is_used() -> None:
+    """By vermin, which knows since when Python has what: the agent's own modules need 3.10 but for two names."""
+    files = [str(ROOT / member) for member in agent_members(ROOT)]
+    command = [str(Path(sys.executable).with_name("vermin")), "--format", "parsable", *files]
+    out = subprocess.run(command, capture_output=True, text=True).stdout
+    found = set()
+    for line in out.splitlines():
+        *_, python3, feature = line.split(":", 5)
+        version = python3.lstrip("!~")
+        if feature and version and tuple(map(int, version.split("."))) > (3, 10):
+            found.add(feature.split("'")[1])
+    assert found == {"datetime.UTC", "typing.Self"}
+
+
 def _is_member(name: str) -> bool:
     if name == "auxtap":
         return True

@@ -1,5 +1,6 @@
 """A server is started again when it dies and when an extractor asks for it, so often and no oftener."""
 
+import json
 import os
 import signal
 import threading
@@ -7,11 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import psutil
+import pytest
+
+from auxtap.commands.serve import run_server
 from auxtap.core.errors import ServerError
 from auxtap.core.keeping import ask_for_restart, is_kept, living_nonces
 from auxtap.serving.keeper import Keeper
 from auxtap.serving.profile import LaunchSpec
-from auxtap.serving.server import ServerProcess
+from auxtap.serving.server import ServerProcess, answers
 
 MakeSpec = Callable[[str], LaunchSpec]
 # A fake whose writer has a nonce of its own for each start.
@@ -123,3 +128,27 @@ def test_without_restarts_it_is_only_watched(make_spec: MakeSpec) -> None:
         os.kill(server.pid, signal.SIGKILL)
         thread.join(timeout=60)
     assert "was killed by SIGKILL" in kept.ended[0].message and not kept.said
+
+
+def test_the_command_starts_a_dead_server_again_and_ends_when_asked(
+    make_spec: MakeSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_spec(BODY)
+    assert spec.spool is not None
+    spool = spec.spool
+
+    def disturb() -> None:
+        wait_for(lambda: is_kept(spool))
+        first = living_nonces(spool)
+        for child in psutil.Process().children():
+            child.kill()
+        wait_for(lambda: bool(living_nonces(spool) - first) and answers(spec.url))
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=disturb, daemon=True).start()
+    run_server(spec, 30.0, restarts=2, json_output=True)
+    out, said = capsys.readouterr()
+    assert json.loads(out)["url"] == spec.url
+    assert "starting it again (1 of 2)" in said and "the server is stopped" in said
+    assert not answers(spec.url) and not is_kept(spool)
