@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,8 @@ def test_a_node_whose_clock_is_an_hour_slow(cli: Cli, workplace: Workplace) -> N
     node = tables(workplace)["node"].replace(quoted(workplace.python), quoted(python))
     lines = check(cli, workplace, node=node)
     assert lines["clock"]["verdict"] == "warn"
-    assert "3600 s behind this machine's" in lines["clock"]["detail"] and lines["clock"]["remedy"]
+    # Less by what the question itself takes.
+    assert re.search(r"is 3[56]\d\d s behind this machine's", lines["clock"]["detail"]) and lines["clock"]["remedy"]
     dice = random.Random(5)
     write_dataset(cli.folder / "dataset.jsonl", [dice.randint(1, 200) for _ in range(12)])
     assert 0 < cli.run("serve", "--node", NAME, "--detach", "--json")["ready_s"] < 600
