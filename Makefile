@@ -10,7 +10,7 @@ TYPES := .build/types
 DOCS := .build/docs
 DOCS_STAMP := $(DOCS)/venv/.stamp
 
-.PHONY: regen matrix device demo test test-fast check lint format types contract bench setup clean docs readme
+.PHONY: regen matrix device drafter demo test test-fast check lint format types contract bench setup clean docs readme
 
 setup: $(STAMP)
 
@@ -82,6 +82,10 @@ matrix: $(STAMP)
 # A Python whose torch has CUDA; ends with 77 and `not run: no CUDA device` where there is none.
 device:
 	$(PYTHON) tests/device/cuda_script.py
+
+# A target trained, extracted, and draft heads trained on right and faulty states; docs/drafter.md has the result.
+drafter: $(STAMP)
+	$(BIN)/python examples/drafter/run.py --out drafter-output
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -47,6 +47,8 @@ def test_the_smallest_profile_has_defaults(tmp_path: Path) -> None:
     assert (profile.name, profile.ssh.host, profile.port) == ("mine", "gpu", 30000)
     assert (profile.parallel.tp, profile.layers, profile.arguments) == (1, (), ())
     assert profile.patch_source == "pypi:0.5.9"
+    assert profile.final == "post-norm"
+    assert read(tmp_path, SMALL.replace('"/models/kimi"', '"/models/kimi"\nfinal = "both"')).final == "both"
     expanded = expand_paths(profile, "/home/me")
     assert expanded.python == "/home/me/venv/bin/python"
     assert expanded.root == "/home/me/.auxtap-node"
@@ -65,6 +67,7 @@ def test_the_smallest_profile_has_defaults(tmp_path: Path) -> None:
         (('"/models/kimi"', '"/models/../kimi"'), "not an absolute path", "begin it with"),
         (('"/models/kimi"', '"/models/kimi"\nlayers = [31, 3]'), "not ascending capture indices", ""),
         (('"/models/kimi"', '"/models/kimi"\nlayers = [0, 3]'), "not ascending capture indices", ""),
+        (('"/models/kimi"', '"/models/kimi"\nfinal = "before"'), "is 'before'", "post-norm, pre-norm, both"),
         (('"/data/store"', '"/data/store"\nstore_bytes = "much"'), "no size", "200G"),
         (("[model]", '[server]\nport = "30000"\n[model]'), "not a whole number", ""),
         (("[model]", "[server]\nport = 80\n[model]"), "it goes from 1024", ""),
