@@ -1,6 +1,6 @@
 """Train a tiny target model on text with structure, and write the two datasets that are extracted from it.
 
-usage: make_target.py --like TINY_LLAMA --out DIR [--steps 1000] [--train 192] [--heldout 64]
+usage: make_target.py --like TINY_LLAMA --out DIR [--steps 700] [--train 192] [--heldout 64]
 
 TINY_LLAMA is a folder with a tokenizer of bytes and a Llama's config.json; DIR gets `model/`, `train.jsonl` and
 `heldout.jsonl`. Run it with a Python that has torch and transformers: an engine environment of auxtap's.
@@ -65,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--like", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--train", type=int, default=192)
     parser.add_argument("--heldout", type=int, default=64)
     arguments = parser.parse_args()

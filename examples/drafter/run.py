@@ -1,6 +1,6 @@
 """The whole experiment: a target trained, served with the tap on, extracted, and draft heads trained on its states.
 
-usage: run.py --out DIR [--steps 1000] [--seeds 3] [--epochs 12]   (`make drafter` runs it with the defaults)
+usage: run.py --out DIR [--steps 700] [--seeds 0,1,2] [--epochs 12]   (`make drafter` runs it with the defaults)
 
 Needs auxtap in the running Python; everything else is made: SGLang's engine environment, a patched worktree in
 DIR/tree. What is in DIR already is used again.
@@ -51,8 +51,8 @@ def main() -> None:
     """Do every step that is not done yet, then train and judge the heads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--epochs", type=int, default=12)
     arguments = parser.parse_args()
     out = arguments.out.resolve()
@@ -72,7 +72,7 @@ def main() -> None:
             where = ["--server", server["url"], "--spool", server["spool"], "--out", str(store)]
             run([*AUXTAP, "extract", str(out / f"{name}.jsonl"), *where])
     options = ["--model", str(out / "model"), "--train", str(stores["train"]), "--heldout", str(stores["heldout"])]
-    options += ["--seeds", str(arguments.seeds), "--epochs", str(arguments.epochs)]
+    options += ["--seeds", arguments.seeds, "--epochs", str(arguments.epochs)]
     run([str(engine.python), str(HERE / "train_head.py"), *options], env=environment)
 
 

@@ -1,6 +1,6 @@
 """Train draft heads on a store and on the same store with a fault, and judge each on states from the server.
 
-usage: train_head.py --model DIR --train STORE --heldout STORE [--seeds 3] [--epochs 12] [--faults NAME,...] [--json]
+usage: train_head.py --model DIR --train STORE --heldout STORE [--seeds 0,1,2] [--epochs 12] [--faults A,B] [--json]
 
 Both stores come from a server with `--final both`. A head is judged as it would be used: on the held-out store's states
 as they are. `agreement` is how often its likeliest token is the target's, `acceptance` the chance that the target
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--heldout", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--json", action="store_true")
@@ -196,7 +196,7 @@ def main() -> None:
     scores: list[Score] = []
     for fault in arguments.faults.split(","):
         samples = read_samples(arguments.train, target, fault)
-        for seed in range(arguments.seeds):
+        for seed in map(int, arguments.seeds.split(",")):
             began = time.monotonic()
             agreement, acceptance = judge(train_head(samples, target, seed, arguments.epochs), heldout)
             scores.append(Score(fault, seed, agreement, acceptance, time.monotonic() - began))
