@@ -9,7 +9,6 @@ DIR/tree. What is in DIR already is used again.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,7 +42,8 @@ def served(tree: Path, model: Path) -> Iterator[dict[str, Any]]:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
     finally:
-        process.send_signal(signal.SIGINT)
+        # Not SIGINT, which a job in the background ignores.
+        process.terminate()
         process.wait()
 
 
