@@ -20,6 +20,7 @@ _REFUSES_MLA = b"MLA optimization not supported on CPU"
 _MODEL_RUNNER = SRT_ROOT / "model_executor/model_runner.py"
 # `Starcoder2Model.__init__`; `GroupCoordinator.rank` is the rank among all, `rank_in_group` the stage.
 _RANK_FOR_STAGE = b"pp_rank = pp_group.rank\n"
+_MESSAGES_ON_CUDA = b").cuda(\n                device=torch.cuda.current_device()"
 _SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 _READS_EMBEDDINGS = b"else input_embeds.shape[0]"
 # The file of each tiny model, and the file whose forward runs its decoder blocks where that is another.
@@ -141,6 +142,8 @@ def obstacle(tree: SourceTree, case: EngineCase) -> str:
         return ""
     if _TAKES_STAGES not in tree.files[path]:
         return "the model's forward takes no pp_proxy_tensors"
+    if any(_MESSAGES_ON_CUDA in tree.files.get(SRT_ROOT / name, b"") for name in ("utils.py", "utils/common.py")):
+        return "point_to_point_pyobj moves the stages' messages to a CUDA device"
     inner = tree.files.get(_model_path(_LOOP_FILES.get(case.model, path.name)), b"")
     if case.model == "kimi_k25" and _READS_EMBEDDINGS in inner:
         return "DeepseekV2ForCausalLM.forward reads the embeddings' shape on a stage that has none"

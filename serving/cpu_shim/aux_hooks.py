@@ -81,15 +81,6 @@ def provide_cpu_events(module: ModuleType) -> None:
         torch.cuda.current_stream = _current_stream
 
 
-def send_objects_from_the_cpu(module: ModuleType) -> None:
-    """Give the stages of old releases a device to put their messages on (`GroupCoordinator.send_object`)."""
-    import torch
-
-    send = getattr(getattr(module, "GroupCoordinator", None), "send_object", None)
-    if send is not None and "current_device" in send.__code__.co_names and not torch.cuda.is_available():
-        torch.cuda.current_device = lambda: torch.device("cpu")
-
-
 def answer_for_amx(module: ModuleType) -> None:
     """Give torch the question after AMX under its old name, which SGLang up to 0.5.3 asks (`cpu_has_amx_support`)."""
     import torch
@@ -104,7 +95,6 @@ HOOKS: dict[str, Hook] = {
     "sglang.srt.models.deepseek_v2": register_mla_dispatch,
     "sglang.srt.models.deepseek_common.attention_backend_handler": register_mla_dispatch,
     "sglang.srt.utils": answer_for_amx,
-    "sglang.srt.distributed.parallel_state": send_objects_from_the_cpu,
     "sglang.srt.managers.scheduler_pp_mixin": provide_cpu_events,
     **aux_gpt_oss.HOOKS,
 }
