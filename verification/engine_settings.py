@@ -86,7 +86,7 @@ _TOGETHER = Evidence(r"Prefill batch.*#new-seq: (?:[2-9]|\d\d)", "no two prompts
 _TWO_ROWS = Evidence(r"Prefill batch.*#new-token: 2,", "no forward had exactly two rows")
 _MIXED = Evidence(r"Prefill batch.*#running-req: [1-9]", "no prompt was prefilled while others were decoding")
 _RETRACTED = Evidence(r"Retract requests", "no request was retracted")
-_CACHING = Evidence(r"disable_radix_cache=False", "the radix cache was off")
+_CACHING = Evidence(r"disable_radix_cache'?(?:=|: )False", "the radix cache was off")
 _DECODED = Evidence(r"Decode batch", "nothing was decoded")
 # Prompts and answers that together need more than this many tokens of key-value memory.
 _SMALL_POOL = ("--max-total-tokens", "512", "--schedule-conservativeness", "0.01")

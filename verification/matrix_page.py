@@ -1,6 +1,7 @@
 """The committed result of the numeric proof: a record for each release, and one page made of all records."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from auxtap.verification.engine_report import KNOWN, CaseResult, CellResult, Eng
 from auxtap.verification.engine_settings import SETTINGS
 from auxtap.verification.tiny_models import TINY_MODELS
 
+_LOG = re.compile(r" \(log: [^)]*\)")
 PAGE, RECORDS = "engine-matrix.md", "engine-matrix"
 _HEAD = """# Patched servers against transformers
 
@@ -46,7 +48,7 @@ def keep_matrix(folder: Path, report: EngineReport, patched_models: Sequence[str
         "patch": f"auxtap patch pypi:{report.release} --model {','.join(patched_models)}",
         "patch_sha256": report.patch_digest,
         "tolerance": report.tolerance,
-        "cases": [asdict(case) for case in report.cases],
+        "cases": [{**asdict(case), "problem": _without_log(case.problem)} for case in report.cases],
         "not_run": [asdict(case) for case in report.not_run],
     }
     _add_earlier(record, records / f"{report.release}.json")
@@ -54,6 +56,11 @@ def keep_matrix(folder: Path, report: EngineReport, patched_models: Sequence[str
     page = folder / PAGE
     publish_bytes(page, matrix_page([json.loads(path.read_bytes()) for path in records.glob("*.json")]).encode())
     return page
+
+
+def _without_log(problem: str | None) -> str | None:
+    """Leave out where the log lies: that is one machine's."""
+    return None if problem is None else _LOG.sub("", problem)
 
 
 def _add_earlier(record: dict[str, Any], path: Path) -> None:
