@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.rewriters.backbones import survey_backbones
 from auxtap.verification.engine_settings import RANK_FLAGS, SETTINGS
 from auxtap.verification.tiny_models import HOW_TO_ADD, TINY_MODELS
 
@@ -97,7 +98,8 @@ def matrix_cases(
     cases: list[EngineCase] = []
     left_out: list[NotRun] = []
     for case in wanted:
-        reason = obstacle(tree, case) or _missing_loop_tap(case, looped_files) or _missing_stage_tap(case, staged_files)
+        missing = _missing_loop_tap(case, looped_files) or _missing_stage_tap(case, staged_files)
+        reason = obstacle(tree, case) or _refusal(tree, case) or missing
         if reason:
             left_out.append(NotRun(case, reason))
         else:
@@ -150,6 +152,15 @@ def obstacle(tree: SourceTree, case: EngineCase) -> str:
     return ""
 
 
+def _refusal(tree: SourceTree, case: EngineCase) -> str:
+    """Return why no patch captures the model in this release, empty where one does."""
+    path = _loop_path(case)
+    survey = survey_backbones(tree.files.get(path, b""))
+    if survey.captures or survey.loops or not survey.refused:
+        return ""
+    return f"refused in {path.name}: " + "; ".join(f"{name}: {reason}" for name, reason in survey.refused.items())
+
+
 def _missing_loop_tap(case: EngineCase, looped_files: Sequence[PurePosixPath]) -> str:
     path = _model_path(_MODEL_FILES[case.model])
     if case.model not in LOOP_MODELS or path in looped_files:
@@ -160,10 +171,14 @@ def _missing_loop_tap(case: EngineCase, looped_files: Sequence[PurePosixPath]) -
 def _missing_stage_tap(case: EngineCase, staged_files: Sequence[PurePosixPath]) -> str:
     if not SETTINGS[case.setting].staged:
         return ""
-    path = _model_path(_LOOP_FILES.get(case.model, _MODEL_FILES[case.model]))
+    path = _loop_path(case)
     if path in staged_files:
         return ""
     return f"the patch has no stage tap in {path.name}: write it with --model {path.stem} or --model all"
+
+
+def _loop_path(case: EngineCase) -> PurePosixPath:
+    return _model_path(_LOOP_FILES.get(case.model, _MODEL_FILES[case.model]))
 
 
 def _model_path(name: str) -> PurePosixPath:

@@ -149,6 +149,24 @@ def test_the_matrix_leaves_nothing_out_without_a_reason() -> None:
     )
 
 
+def test_what_no_patch_captures_is_left_out_with_the_refusal() -> None:
+    model = b"""
+class MixtralModel:
+    def forward(self, hidden_states):
+        aux_hidden_states = []
+        for i in range(len(self.layers)):
+            hidden_states = self.layers[i](hidden_states)
+            if i + 1 in self.layers_to_capture:
+                aux_hidden_states.append(hidden_states)
+        return hidden_states, aux_hidden_states
+"""
+    plan = matrix_cases(tree_of(mixtral=model), [], ("mixtral",), ("default",))
+    assert plan.not_run == (
+        "mixtral/default: refused in mixtral.py: MixtralModel: it tests i + 1 in self.layers_to_capture, not the "
+        "number of the block",
+    )
+
+
 def test_what_sglang_itself_cannot_serve_is_left_out_with_its_reason() -> None:
     runner = {SRT_ROOT / "model_executor/model_runner.py": b"MLA optimization not supported on CPU"}
     files = dict(tree_of(llama=b"", deepseek_v2=b"", starcoder2=b"pp_rank = pp_group.rank\n").files)
