@@ -35,6 +35,9 @@ COVERING = (
     EngineCase("deepseek_v3", "dp2"),
     EngineCase("kimi_k25", "two_rows"),
     EngineCase("kimi_k25", "new8"),
+    EngineCase("llama", "pre_norm"),
+    EngineCase("qwen3", "pp2_both_finals"),
+    EngineCase("kimi_k25", "both_finals"),
 )
 
 

@@ -173,7 +173,7 @@ def test_serve_stops_whole_and_exits_0(
 def test_serve_says_why_its_server_ended(
     patched: AppliedWorktree, tiny: Mapping[str, Path], shared_cache: CacheLayout
 ) -> None:
-    serve = Serve(patched, tiny["llama"], shared_cache)
+    serve = Serve(patched, tiny["llama"], shared_cache, "--restart", "0")
     record = serve.wait_ready()
     os.kill(int(str(record["pid"])), signal.SIGKILL)
     code, errors = serve.end()
