@@ -348,3 +348,13 @@ def fake_server() -> Iterator[Callable[..., FakeServer]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture
+def second(tap: Any, tmp_path: Path, fake_server: Any) -> Any:
+    """Another server of the same model with a spool of its own."""
+    path = tmp_path / "spool-2"
+    path.mkdir(mode=0o700)
+    other = type(tap)(path, nonce="nonce-2", host="otherhost")
+    other.announce()
+    return fake_server(other)

@@ -23,16 +23,6 @@ Maker = Callable[..., ExtractionJob]
 
 
 @pytest.fixture
-def second(tap: Any, tmp_path: Path, fake_server: Any) -> Any:
-    """Another server of the same model with a spool of its own."""
-    path = tmp_path / "spool-2"
-    path.mkdir(mode=0o700)
-    other = type(tap)(path, nonce="nonce-2", host="otherhost")
-    other.announce()
-    return fake_server(other)
-
-
-@pytest.fixture
 def router(server: Any, second: Any, shared_cache: CacheLayout, tmp_path: Path) -> Iterator[str]:
     packages = install_packages(Path(__file__).with_name("router_requirements.txt"), shared_cache)
     port, metrics = choose_port("127.0.0.1", 0), choose_port("127.0.0.1", 0)

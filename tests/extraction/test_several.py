@@ -27,16 +27,6 @@ from auxtap.extraction.sequence import LOOK_AHEAD, PATIENCE, WINDOW, Parcel, Sen
 Maker = Callable[..., ExtractionJob]
 
 
-@pytest.fixture
-def second(tap: Any, tmp_path: Path, fake_server: Any) -> Any:
-    """Another server of the same model with a spool of its own."""
-    path = tmp_path / "spool-2"
-    path.mkdir(mode=0o700)
-    other = type(tap)(path, nonce="nonce-2", host="otherhost")
-    other.announce()
-    return fake_server(other)
-
-
 def both(make_job: Maker, second: Any, n_samples: int, **changes: Any) -> ExtractionJob:
     place = ServerPlace(second.url, (second.tap.spool,))
     return make_job(n_samples, more_servers=(place,), **changes)
