@@ -19,8 +19,8 @@ from auxtap.extraction.formats.sample import SamplePlace
 from auxtap.extraction.formats.torch_file import require_torch, save, tensor_of
 from auxtap.extraction.formats.trainer import TokenRow, TrainerFormat, trainer_format
 from auxtap.extraction.ledger import STORED, LedgerLine, read_ledger
-from auxtap.extraction.manifest import StoreManifest, read_manifest
-from auxtap.extraction.store import LEDGER, MANIFEST
+from auxtap.extraction.manifest import StoreManifest
+from auxtap.extraction.store import LEDGER, open_manifest
 from auxtap.extraction.suitability import Selection, holdings_of_store, select_states
 from auxtap.extraction.vocabulary import choose_draft_vocabulary, count_trained
 from auxtap.extraction.whole import WholeReader
@@ -118,23 +118,6 @@ def export_store(job: ExportJob, observe: Callable[[ExportProgress], None] = lam
         n_bytes=export.n_bytes,
         draft_share=share,
     )
-
-
-def open_manifest(store: Path) -> StoreManifest:
-    """Return what a store is of.
-
-    Raises:
-        ExtractionError: there is none.
-        IntegrityError: its manifest is unreadable.
-    """
-    try:
-        return read_manifest(store / MANIFEST)
-    except FileNotFoundError:
-        raise ExtractionError(
-            f"{store} is no store: it has no {MANIFEST}", hint="give what extract --out made"
-        ) from None
-    except OSError as error:
-        raise ExtractionError(f"store {store} cannot be read: {error.strerror}") from None
 
 
 class _Export:

@@ -13,10 +13,10 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.extraction.formats.contract import LOSS_MASK, MalformedPartError, PartFormat, part_format
 from auxtap.extraction.integrity import CheckProgress
 from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, LedgerLine, read_ledger
-from auxtap.extraction.manifest import StoreManifest, read_manifest
+from auxtap.extraction.manifest import StoreManifest
 from auxtap.extraction.norms import NormGatherer, NormSpread, RowReader
 from auxtap.extraction.plan import Bin, histogram
-from auxtap.extraction.store import LEDGER, MANIFEST
+from auxtap.extraction.store import LEDGER, open_manifest
 from auxtap.tap.protocol import DTYPE_BYTES, INPUT_IDS
 
 # A sample is an outlier when the mean norm of a state is so many robust deviations from the other samples'.
@@ -103,11 +103,7 @@ def inspect_store(
         IntegrityError: manifest, ledger or a file are unreadable.
         UsageError: its format needs a package that is not installed.
     """
-    try:
-        manifest = read_manifest(path / MANIFEST)
-    except FileNotFoundError:
-        message = f"{path} is no store: it has no {MANIFEST}"
-        raise ExtractionError(message, hint="give what extract --out made") from None
+    manifest = open_manifest(path)
     lines = sorted(read_ledger(path / LEDGER).last_lines().values(), key=lambda line: line.index)
     stored = [line for line in lines if line.fate == STORED]
     if not stored:

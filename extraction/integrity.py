@@ -18,7 +18,7 @@ from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, LedgerLine, Ledger
 from auxtap.extraction.manifest import StageStates, StoreManifest, read_manifest
 from auxtap.extraction.part_check import PartClaim, check_part_file
 from auxtap.extraction.remote import RemoteSamples
-from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, part_file
+from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, open_manifest, part_file
 from auxtap.tap.protocol import (
     FINAL_TENSORS,
     HIDDEN_PREFIX,
@@ -91,16 +91,7 @@ def check_store(path: Path, observe: Callable[[CheckProgress], None] = lambda pr
         IntegrityError: the manifest is unreadable.
         UsageError: its format needs a package that is not installed.
     """
-    try:
-        manifest = read_manifest(path / MANIFEST)
-    except FileNotFoundError:
-        raise ExtractionError(
-            f"{path} is no store: it has no {MANIFEST}", hint="give what extract --out made"
-        ) from None
-    except OSError as error:
-        raise ExtractionError(
-            f"store {path} cannot be read: {error.strerror}", hint="name the folder that extract --out made"
-        ) from None
+    manifest = open_manifest(path)
     with _unwritten(path):
         return _StoreCheck(path, manifest, observe).run()
 

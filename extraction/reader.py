@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
+from auxtap.core.errors import IntegrityError, UsageError
 from auxtap.extraction.ledger import STORED, LedgerLine, read_ledger
-from auxtap.extraction.manifest import StoreManifest, read_manifest
+from auxtap.extraction.manifest import StoreManifest
+from auxtap.extraction.store import LEDGER, open_manifest
 
 Framework = Literal["torch", "numpy"]
 _SAFETENSORS = {"torch": "pt", "numpy": "numpy"}
@@ -52,12 +53,8 @@ class StoreReader(Sequence[StoredSample]):
             UsageError: a split is asked for and it has none.
         """
         self.path = path
-        try:
-            self.manifest: StoreManifest = read_manifest(path / "manifest.json")
-        except FileNotFoundError:
-            message = f"{path} is no store: it has no manifest.json"
-            raise ExtractionError(message, hint="give what extract --out made") from None
-        lines = read_ledger(path / "ledger.jsonl").last_lines().values()
+        self.manifest: StoreManifest = open_manifest(path)
+        lines = read_ledger(path / LEDGER).last_lines().values()
         if split is not None and not self.manifest.dataset.holdout:
             raise UsageError(f"store {path} has no splits", hint="extract --holdout 1% makes train and holdout")
         wanted = (line for line in lines if line.fate == STORED and split in (None, line.split))

@@ -8,11 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from auxtap.core.errors import ExtractionError
 from auxtap.extraction.ledger import FAILED, SKIPPED, STORED, scan_ledger
-from auxtap.extraction.manifest import read_manifest
 from auxtap.extraction.reporting import ENDED, RUNNING, STATUS_VERSION
-from auxtap.extraction.store import LEDGER, MANIFEST, STATUS
+from auxtap.extraction.store import LEDGER, STATUS, open_manifest
 
 VANISHED, ELSEWHERE, NEVER = "vanished", "running elsewhere", "no session yet"
 
@@ -56,16 +54,7 @@ def read_status(store: Path) -> StoreStatus:
         ExtractionError: it is no store.
         IntegrityError: its manifest is unreadable.
     """
-    try:
-        manifest = read_manifest(store / MANIFEST)
-    except FileNotFoundError:
-        raise ExtractionError(
-            f"{store} is no store: it has no {MANIFEST}", hint="give what extract --out made"
-        ) from None
-    except OSError as error:
-        raise ExtractionError(
-            f"store {store} cannot be read: {error.strerror}", hint="name the folder that extract --out made"
-        ) from None
+    manifest = open_manifest(store)
     lines = scan_ledger(store / LEDGER).last_lines().values()
     stored = [line for line in lines if line.fate == STORED]
     record = _read_record(store)

@@ -19,7 +19,7 @@ from auxtap.extraction.formats.contract import (
     stored_content,
 )
 from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
-from auxtap.extraction.manifest import STORE_VERSION, StoreManifest
+from auxtap.extraction.manifest import STORE_VERSION, StoreManifest, read_manifest
 from auxtap.extraction.remote import RemoteSamples
 from auxtap.extraction.samples import Sample
 from auxtap.tap.protocol import INPUT_IDS, PartLayout, ProtocolError, best_digest, decode_header, new_digest
@@ -30,6 +30,25 @@ STATUS = "status.json"
 # How often manifest and ledger are put beside remote samples.
 PUBLISH_EVERY_S = 60.0
 _HEAD_BYTES = 64 << 10
+
+
+def open_manifest(store: Path) -> StoreManifest:
+    """Return what a store is of.
+
+    Raises:
+        ExtractionError: there is none, or it cannot be read.
+        IntegrityError: its manifest is unreadable.
+    """
+    try:
+        return read_manifest(store / MANIFEST)
+    except FileNotFoundError:
+        raise ExtractionError(
+            f"{store} is no store: it has no {MANIFEST}", hint="give what extract --out made"
+        ) from None
+    except OSError as error:
+        raise ExtractionError(
+            f"store {store} cannot be read: {error.strerror}", hint="name the folder that extract --out made"
+        ) from None
 
 
 @dataclass(frozen=True)
