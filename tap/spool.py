@@ -92,13 +92,16 @@ class SpoolDirectory:
 
 
 class Part:
-    """One part while it is written: allocated whole, rows put at their place, sealed when none is missing."""
+    """One part while it is written: of its full size from the start, rows put at their place, sealed when all came."""
 
     def __init__(self, spool: SpoolDirectory, name: protocol.PartName, layout: protocol.PartLayout, nonce: str) -> None:
-        """Allocate the file, header first.
+        """Make the file, header first.
+
+        It is sized, not allocated: in a tmpfs that would be a second pass over its memory. A spool without room shows
+        when rows are written.
 
         Raises:
-            OSError: it cannot be made, for want of space for instance; nothing is left behind.
+            OSError: it cannot be made; nothing is left behind.
         """
         self.spool = spool
         self.name = name
@@ -114,7 +117,7 @@ class Part:
         self._digested = 0
         self._handle = spool.create(str(name))
         try:
-            os.posix_fallocate(self._handle, 0, self._data_offset + layout.data_bytes)
+            os.ftruncate(self._handle, self._data_offset + layout.data_bytes)
             self._write_at(header, 0)
         except BaseException:
             self.abandon()
@@ -168,7 +171,7 @@ class Part:
         while offset < end:
             block = os.pread(self._handle, min(READ_BACK_BYTES, end - offset), offset)
             if not block:
-                raise OSError("part is shorter than it was allocated")
+                raise OSError("part is shorter than it was made")
             yield block
             offset += len(block)
 
