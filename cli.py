@@ -10,6 +10,7 @@ import typer
 
 from auxtap.commands.context import cache_layout
 from auxtap.commands.menu import MenuGroup
+from auxtap.commands.terminations import terminations_interrupt
 from auxtap.core.errors import AuxtapError, ExitCode, UsageError
 from auxtap.core.version import __version__
 
@@ -96,7 +97,9 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(run())
+    with terminations_interrupt():
+        code = run()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,10 @@ def _make_branch(source: Source, patch_set: PatchSet) -> str:
     release = re.sub(r"[^A-Za-z0-9.+]", "_", source.tree.release)
     name = f"{BRANCH_PREFIX}sglang-{release}-{patch_set.digest[:8]}"
     listing = git_line(source.repository, "for-each-ref", "--format=%(refname)", _HEADS)
-    taken = {ref.removeprefix(_HEADS) for ref in listing.splitlines()}
+    # A worktree may stand on a branch that is gone: where a removal was killed half way.
+    worktrees = git_line(source.repository, "worktree", "list", "--porcelain").splitlines()
+    refs = [*listing.splitlines(), *(line.removeprefix("branch ") for line in worktrees)]
+    taken = {ref.removeprefix(_HEADS) for ref in refs}
     if BRANCH_PREFIX.rstrip("/") in taken:
         raise WorktreeError(
             f"{source.repository} has a branch called auxtap, so git cannot make {name}", hint="rename that branch"

@@ -1,8 +1,5 @@
 """`auxtap serve`: a patched SGLang server with the tap on, in the foreground."""
 
-import contextlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,23 +125,22 @@ def run_server(spec: "LaunchSpec", timeout_s: float, *, restarts: int, json_outp
 
     assert spec.spool is not None
     show = engine_view.show_server_line if json_output else engine_view.show_server
-    with terminations_interrupt():
-        server = ServerProcess(spec)
-        ready = False
-        try:
-            with server:
-                console.say(f"starting SGLang {spec.release} on {spec.url}; its log is {spec.log}")
-                seconds = server.wait_ready(timeout_s=timeout_s, progress=console.say)
-                ready = True
-                row = engine_view.ServerRow(
-                    spec.url, spec.spool, spec.log, server.pid, spec.release, spec.layers, spec.final, round(seconds, 1)
-                )
-                show(row)
-                raise Keeper(server, restarts=restarts, timeout_s=timeout_s, progress=console.say).keep()
-        except KeyboardInterrupt:
-            console.say("the server is stopped")
-            if not ready:
-                raise
+    server = ServerProcess(spec)
+    ready = False
+    try:
+        with server:
+            console.say(f"starting SGLang {spec.release} on {spec.url}; its log is {spec.log}")
+            seconds = server.wait_ready(timeout_s=timeout_s, progress=console.say)
+            ready = True
+            row = engine_view.ServerRow(
+                spec.url, spec.spool, spec.log, server.pid, spec.release, spec.layers, spec.final, round(seconds, 1)
+            )
+            show(row)
+            raise Keeper(server, restarts=restarts, timeout_s=timeout_s, progress=console.say).keep()
+    except KeyboardInterrupt:
+        console.say("the server is stopped")
+        if not ready:
+            raise
 
 
 def tidy_spool(spool: Path) -> None:
@@ -155,19 +151,3 @@ def tidy_spool(spool: Path) -> None:
     left = remove_spool(spool)
     if left:
         console.say(f"{left} finished parts are left in {spool}; remove it when no extractor needs them")
-
-
-@contextlib.contextmanager
-def terminations_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C, so that a server is stopped whichever way auxtap is asked to end."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -164,7 +164,16 @@ def test_help_imports_no_command():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = ast.literal_eval(result.stdout.rpartition("LOADED")[2].strip())
-    light = {"cli", "commands", "commands.context", "commands.menu", "commands.settings", "core", "core.version"}
+    light = {
+        "cli",
+        "commands",
+        "commands.context",
+        "commands.menu",
+        "commands.settings",
+        "commands.terminations",
+        "core",
+        "core.version",
+    }
     assert set(loaded) == {f"auxtap.{name}" for name in light | {"core.cache", "core.errors"}}
 
 

@@ -1,12 +1,10 @@
 """The numeric proof: a real patched server, the real extraction path, and transformers on the same weights."""
 
-import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from auxtap.checkout.source import Source
-from auxtap.checkout.worktree import AppliedWorktree, apply_patch, check_applied, revert
+from auxtap.checkout.worktree import AppliedWorktree, apply_patch, check_applied
 from auxtap.core.cache import CacheLayout
 from auxtap.rewriters.diff import PatchSet
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
@@ -21,6 +19,7 @@ from auxtap.verification.engine_settings import SETTINGS
 from auxtap.verification.fork_server import ForkServer
 from auxtap.verification.proof_level import ProvedCase
 from auxtap.verification.reference import Comparison, compare_stores
+from auxtap.verification.run_folder import TREE, run_folder
 from auxtap.verification.tiny_models import TINY_LAYERS, make_tiny_models
 
 
@@ -42,12 +41,9 @@ def prove_patch(
     """
     plan = _plan(engine_cases(source.tree) if cases is None else cases)
     engine = set_up_engine(source.tree.release, cache, progress=progress)
-    worktree = cache.root / "verification" / f"tree-{secrets.token_hex(4)}"
-    applied = apply_patch(source, patch_set, worktree)
-    try:
+    with run_folder(cache) as folder:
+        applied = apply_patch(source, patch_set, folder / TREE)
         return verify_engine(applied, engine, cache, cases=plan, progress=progress)
-    finally:
-        revert(applied.path, force=True)
 
 
 def verify_engine(
@@ -66,14 +62,10 @@ def verify_engine(
     """
     plan = _plan(cases)
     check_applied(applied.path)
-    work = cache.root / "verification" / secrets.token_hex(4)
-    work.mkdir(parents=True)
-    try:
+    with run_folder(cache) as work:
         runs = run_cases(applied, engine, cache, plan.cases, work, progress)
         progress("computing the reference")
         results = compare_runs(runs, engine.python, applied.release)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return EngineReport(applied.release, applied.patch_digest, TOLERANCE, results, plan.left_out)
 
 

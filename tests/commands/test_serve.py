@@ -2,13 +2,12 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from auxtap.commands import serve_spec
-from auxtap.commands.serve import run_server, terminations_interrupt
+from auxtap.commands.serve import run_server
 from auxtap.commands.serve_spec import check_model_path, default_spool, layers_for, local_model, serving_python
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError, UsageError
@@ -19,15 +18,6 @@ def make_model(folder: Path, n_blocks: int) -> str:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"num_hidden_layers": n_blocks}))
     return str(folder)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_being_asked_to_end_is_as_good_as_an_interrupt(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), terminations_interrupt():
-        os.kill(os.getpid(), number)
-        signal.pause()
-    assert signal.getsignal(number) == before
 
 
 def test_layers_of_the_patch_are_taken_when_the_model_has_them(tmp_path: Path) -> None:

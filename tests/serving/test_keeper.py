@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from auxtap.commands.serve import run_server
+from auxtap.commands.terminations import terminations_interrupt
 from auxtap.core.errors import ServerError
 from auxtap.core.keeping import ask_for_restart, is_kept, living_nonces
 from auxtap.serving.keeper import Keeper
@@ -147,7 +148,8 @@ def test_the_command_starts_a_dead_server_again_and_ends_when_asked(
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=disturb, daemon=True).start()
-    run_server(spec, 30.0, restarts=2, json_output=True)
+    with terminations_interrupt():
+        run_server(spec, 30.0, restarts=2, json_output=True)
     out, said = capsys.readouterr()
     assert json.loads(out)["url"] == spec.url
     assert "starting it again (1 of 2)" in said and "the server is stopped" in said
