@@ -19,7 +19,7 @@ def drain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Carry parts from this host's spool to a shared folder, checked on the way, until interrupted."""
-    from auxtap.commands.extract import stop_signals
+    from auxtap.commands.extract_run import stop_signals
     from auxtap.extraction.job import StopRequest
     from auxtap.extraction.relay import relay_spool
     from auxtap.ui import console, status_view

@@ -1,17 +1,10 @@
 """`auxtap extract`: a dataset through a tapped server into a store."""
 
-import contextlib
-import re
-import signal
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
-from auxtap.commands.context import cache_layout
 from auxtap.commands.dataset import (
     DatasetPath,
     Dedupe,
@@ -27,15 +20,10 @@ from auxtap.commands.dataset import (
     load_dataset,
     make_rules,
 )
-from auxtap.core.errors import AuxtapError, ExitCode, ExtractionError, UsageError
-
-if TYPE_CHECKING:
-    from auxtap.extraction.job import ExtractionJob, Observer, ServerPlace, Shard, StopRequest
-    from auxtap.extraction.reporting import JsonLog
+from auxtap.commands.extract_places import find_store, pair_servers, parse_shard, parse_size
+from auxtap.core.errors import ExitCode, UsageError
 
 FORMAT_HELP = "safetensors or pt; a trainer's, such as specforge, is exported to STORE.FORMAT as well."
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
-_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def extract(
@@ -115,7 +103,7 @@ def extract(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> int:
     """Extract hidden states into a store; run again, it continues."""
-    from auxtap.commands import export, planning
+    from auxtap.commands import export, extract_run, planning
     from auxtap.extraction.job import ExtractionJob
 
     spool_limit = parse_size(max_spool_bytes) if max_spool_bytes is not None else None
@@ -187,187 +175,8 @@ def extract(
     )
     if trainer is not None:
         export.check_server([job.spool, *job.extra_spools], trainer)
-    send_canaries(job, canary)
-    code = carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
+    extract_run.send_canaries(job, canary)
+    code = extract_run.carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
     if trainer is not None and code != ExitCode.INTERRUPTED:
         export.export_beside(job.store, trainer, as_json=as_json)
     return code
-
-
-def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:
-    """Check each server's states before the many prompts go out; the mass run does not start on a failure.
-
-    Raises:
-        IntegrityError: a check failed.
-    """
-    if not n_prompts:
-        return
-    from auxtap.commands import canary
-    from auxtap.ui import console
-
-    for place in job.places:
-        report = canary.watch_canary(place, max(2, n_prompts), job.dataset, timeout_s=job.timeout_s)
-        if report.holds:
-            console.say(report.in_a_line())
-        else:
-            canary.show_canary(report, to_stderr=True)
-        report.require()
-
-
-def carry_out(job: "ExtractionJob", name: str, *, log_json: str | None, metrics_port: int | None, as_json: bool) -> int:
-    """Run a job, watched as asked for, and return the exit code."""
-    from auxtap.extraction.driver import StopRequest, run_extraction
-    from auxtap.extraction.reporting import observe_all
-    from auxtap.ui import extract_view
-
-    stop = StopRequest()
-    with contextlib.ExitStack() as stack:
-        observers, log = open_observers(stack, log_json, metrics_port)
-        show = stack.enter_context(extract_view.extraction_progress())
-        stack.enter_context(stop_signals(stop))
-        try:
-            summary = run_extraction(job, observe_all([show, *observers]), stop=stop)
-        except AuxtapError as error:
-            if log is not None:
-                log.write("error", {"text": error.message, "hint": error.hint})
-            raise
-        if log is not None:
-            log.write("summary", extract_view.summary_record(summary, name))
-    extract_view.show_summary(summary, name, as_json=as_json)
-    if summary.stopped:
-        raise ExtractionError(f"stopped: {summary.stopped}", hint="mend the cause, then run the same command again")
-    if summary.interrupted:
-        return ExitCode.INTERRUPTED
-    return ExitCode.DONE if summary.complete else ExitCode.CHECK_FAILED
-
-
-def open_observers(
-    stack: contextlib.ExitStack, log_json: str | None, metrics_port: int | None
-) -> "tuple[list[Observer], JsonLog | None]":
-    """Open what else is to be told of a run: a JSON log, metrics.
-
-    Raises:
-        UsageError: the log cannot be written, the port is taken, or prometheus-client is not installed.
-    """
-    from auxtap.extraction.reporting import JsonLog, Metrics
-    from auxtap.ui import console
-
-    observers: list[Observer] = []
-    log = None
-    if log_json is not None:
-        log = JsonLog(stack.enter_context(_open_log(log_json)))
-        observers.append(log)
-    if metrics_port is not None:
-        metrics = Metrics(metrics_port)
-        stack.callback(metrics.close)
-        observers.append(metrics)
-        console.say(f"metrics on http://127.0.0.1:{metrics.port}/metrics")
-    return observers, log
-
-
-@contextlib.contextmanager
-def _open_log(name: str) -> Iterator[TextIO]:
-    if name == "-":
-        yield sys.stderr
-        return
-    try:
-        file = Path(name).open("a")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the log {name}: {error.strerror}", hint="name a file you may write, or - for stderr"
-        ) from None
-    with file:
-        yield file
-
-
-def pair_servers(urls: list[str], spools: list[Path]) -> "list[ServerPlace]":
-    """Give every server its spool, or the only server all of them.
-
-    Raises:
-        UsageError: the numbers do not go together.
-    """
-    from auxtap.extraction.job import ServerPlace
-
-    if len(urls) == 1 and spools:
-        return [ServerPlace(urls[0], tuple(spools))]
-    if len(urls) != len(spools):
-        raise UsageError(
-            f"{len(urls)} times --server and {len(spools)} times --spool",
-            hint="give one --spool for each --server in the same order; a single server may have several",
-        )
-    return [ServerPlace(url, (path,)) for url, path in zip(urls, spools, strict=True)]
-
-
-@dataclass(frozen=True)
-class StorePlace:
-    """Where a store is: its folder, and the URL of its samples when they are not in it."""
-
-    folder: Path
-    url: str | None
-
-
-def find_store(out: str, catalog: Path | None) -> StorePlace:
-    """Return the place of a store that was named by a path or a URL.
-
-    Raises:
-        UsageError: a catalog is named for a folder.
-    """
-    if "://" not in out:
-        if catalog is not None:
-            raise UsageError("--catalog is for stores at a URL", hint="a store in a folder keeps its ledger there")
-        return StorePlace(Path(out), None)
-    from auxtap.core.files import sha256_bytes
-
-    url = out.rstrip("/")
-    folder = catalog or cache_layout().root / "stores" / sha256_bytes(url.encode())[:16]
-    return StorePlace(folder, url)
-
-
-def parse_shard(text: str) -> "Shard":
-    """Read `I/N`.
-
-    Raises:
-        UsageError: it is no such thing.
-    """
-    from auxtap.extraction.job import Shard
-
-    match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-    if match is None or int(match[1]) > int(match[2]):
-        raise UsageError(f"not a shard: {text!r}", hint="such as --shard 1/4, counted from 1")
-    return Shard(int(match[1]), int(match[2]))
-
-
-@contextlib.contextmanager
-def stop_signals(stop: "StopRequest") -> Iterator[None]:
-    """Let the first Ctrl-C (or SIGTERM) finish what is in flight, the second stop now, the third break off."""
-    from auxtap.ui import console
-
-    def escalate(number: int, frame: object) -> None:
-        if stop.now.is_set():
-            raise KeyboardInterrupt
-        stop.escalate()
-        what = "stopping now" if stop.now.is_set() else "finishing what is in flight; once more stops at once"
-        console.say(what)
-
-    before = {number: signal.signal(number, escalate) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def parse_size(text: str) -> int:
-    """Read a number of bytes such as `500000`, `64G` or `1.5TiB`; the letters are powers of 1024.
-
-    Raises:
-        UsageError: it is none, or zero.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    n_bytes = 0
-    if match is not None:
-        unit = (match[2] or "").lower().removesuffix("i")
-        n_bytes = int(float(match[1]) * 1024 ** _EXPONENTS[unit])
-    if n_bytes < 1:
-        raise UsageError(f"not a size: {text!r}", hint="such as 64G")
-    return n_bytes

@@ -123,7 +123,7 @@ class Watch:
 
 def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watch: Watch) -> int:
     """Extract through a node's server into a store of the node; watched from here, picked up again."""
-    from auxtap.commands.extract import open_observers
+    from auxtap.commands.extract_run import open_observers
     from auxtap.extraction.reporting import observe_all
     from auxtap.node import extraction
     from auxtap.node.library import find_profile

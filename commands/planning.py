@@ -11,7 +11,7 @@ from auxtap.core.errors import ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
     from auxtap.commands.dataset import TokenizerChoice
-    from auxtap.commands.extract import StorePlace
+    from auxtap.commands.extract_places import StorePlace
     from auxtap.extraction.fleet import Fleet
     from auxtap.extraction.job import ExtractionJob, ServerPlace
     from auxtap.extraction.samples import DatasetRules, DatasetSurvey

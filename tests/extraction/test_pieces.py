@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from auxtap.commands.extract import parse_size
+from auxtap.commands.extract_places import parse_size
 from auxtap.core.errors import UsageError
 from auxtap.extraction.client import clean_arguments
 from auxtap.extraction.finite import is_finite
