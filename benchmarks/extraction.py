@@ -1,10 +1,12 @@
 """Extract many short samples through a real CPU server, and compare the CPU a token with that of the JSON way.
 
 Run: python benchmarks/extraction.py [--samples N]
-Memory and open files of extractor and server are taken every second; they must not grow with the samples. The JSON way
-is what becomes of states that a server returns over HTTP; beside it stand our way from tap to reader, which is what it
-replaces, and all that we do up to the finished store, checks and all. Writing fresh memory is the greater part of ours,
-so both are measured with a spool of small and of huge pages; the budget is for the whole way with huge pages.
+Memory and open files of extractor and server are taken every second; they must not grow with the samples. The JSON
+way is a real server of 1,024 values a token that is asked for its states over HTTP, and not: the difference in the
+CPU time of its processes, and what the client takes to receive and decode, a value. Beside it stands the least that
+lists and JSON can cost, by themselves. Ours is all that we do up to the finished store, checks and all, and the part
+of it from tap to reader, which is what the JSON replaces. Writing fresh memory is the greater part of ours, so it is
+measured with a spool of small and of huge pages; the budget holds for the whole way in both.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import contextlib
 import itertools
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,14 +37,17 @@ from auxtap.rewriters.plan import plan_capture
 from auxtap.serving.engine_env import set_up_engine
 from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
+from auxtap.serving.server import ServerProcess
 from auxtap.verification.engine import launch_template
 from auxtap.verification.fork_server import ForkServer
 from auxtap.verification.tiny_models import make_tiny_models
 
 RELEASE = "0.5.9"
 JSON_RATIO, GROWTH_MB, GROWTH_FILES = 200.0, 64.0, 16
-# What SGLang 0.5.9 does with states that are asked for over HTTP: lists, pickled from scheduler to detokenizer and on
-# to the tokenizer manager (BatchTokenIDOutput, BatchStrOutput), then JSON; the client makes an array and writes it.
+N_VALUES = 4 * 7168  # a token's: three layers and the final state
+N_WIDE = 1024
+# The least of it: lists, pickled from scheduler to detokenizer and on to the tokenizer manager (BatchTokenIDOutput,
+# BatchStrOutput), then JSON by orjson both ways; the client makes an array.
 JSON_SCRIPT = """
 import json, os, pickle, sys, time
 import numpy as np
@@ -177,14 +183,33 @@ class Way:
     drain: float
 
 
+def json_of_server() -> float:
+    """Return the CPU seconds that a value takes from a real server over HTTP to an array."""
+    from prefill import N_PROMPT, Subject, prepared  # type: ignore[import-not-found]
+
+    with prepared(cache_layout()) as ground:
+        (_, spec), *_ = ground.specs
+        spec = replace(
+            spec,
+            port=choose_port(LOOPBACK, 0),
+            extra_arguments=(*spec.extra_arguments, "--enable-return-hidden-states"),
+        )
+        with ServerProcess(spec) as server:
+            server.wait_ready(timeout_s=600)
+            subject = Subject("json", spec, server)
+            costs = [subject.ask_for_states() - subject.ask(N_PROMPT, 0).cpu for _ in range(4)]
+    return float(statistics.median(costs[1:]) / (N_PROMPT * N_WIDE))
+
+
 def compare_with_json() -> bool:
     """Print the CPU a token of both ways; tell whether ours is cheap enough."""
     python = set_up_engine(RELEASE, cache_layout()).python
     answer = subprocess.run([str(python), "-c", JSON_SCRIPT], capture_output=True, text=True, check=True).stdout.split()
-    theirs = float(answer[1])
-    _say(f"CPU a token (4 x 7168 values): {theirs * 1e3:.2f} ms as JSON ({answer[0]})")
+    least, theirs = float(answer[1]), json_of_server() * N_VALUES
+    _say(f"CPU a token ({N_VALUES:,} values) as JSON: {theirs * 1e3:.1f} ms from a real server over HTTP")
+    _say(f"  of this, lists, pickle and {answer[0]} by themselves take {least * 1e3:.1f} ms")
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
-    cheap = False
+    cheap = True
     with contextlib.ExitStack() as stack:
         disk = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="auxtap-store-")))
         plain = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="auxtap-json-", dir=memory)))
@@ -198,12 +223,13 @@ def compare_with_json() -> bool:
             way = time_way(place / "spool", disk / f"store-{number}")
             carried, stored = way.write + way.read, way.write + way.drain
             _say(f"  {name}, the store on disk:")
-            _say(f"    tap to spool with its digest, read: {carried * 1e6:.0f} us, 1/{theirs / carried:.0f}")
-            _say(
-                f"    tap to store, checked, digested again, synced: {stored * 1e6:.0f} us, 1/{theirs / stored:.0f} "
-                f"(budget 1/{JSON_RATIO:.0f})"
-            )
-            cheap = theirs / stored >= JSON_RATIO
+            for way_name, took, budget in (
+                ("tap to spool with its digest, read", carried, ""),
+                ("tap to store, checked, digested again, synced", stored, f" (budget 1/{JSON_RATIO:.0f})"),
+            ):
+                ratios = f"1/{theirs / took:.0f}{budget}, of the least 1/{least / took:.0f}"
+                _say(f"    {way_name}: {took * 1e6:.0f} us, {ratios}")
+            cheap &= theirs / stored >= JSON_RATIO
     return cheap
 
 

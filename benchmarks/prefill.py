@@ -11,6 +11,9 @@ A ratio is that of the unpatched servers' mean in the same round to the variant,
 the server's processes; the median of a start's rounds is that start's figure, and the mean of the starts counts, given
 with its standard error. A figure is below its budget when it is so by more than two standard errors. A machine that
 others load says nothing by wall clock: there the CPU time is judged.
+
+What a patched server runs beside an unpatched one while the tap is off is known to the statement, so it is timed by
+itself too: that figure has no noise of processes in it.
 """
 
 import argparse
@@ -23,12 +26,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
+import numpy as np
 import psutil
 
 from auxtap.checkout.source import open_source
@@ -36,6 +41,7 @@ from auxtap.checkout.worktree import apply_patch, revert
 from auxtap.commands.context import cache_layout
 from auxtap.core.cache import CacheLayout
 from auxtap.rewriters.diff import write_patch
+from auxtap.rewriters.insertion import GATE_NAME
 from auxtap.rewriters.plan import plan_capture
 from auxtap.serving.engine_env import set_up_engine
 from auxtap.serving.processes import choose_port
@@ -90,6 +96,18 @@ class Subject:
             wall = time.perf_counter() - began
         return Took(wall, self._cpu_s() - cpu)
 
+    def ask_for_states(self) -> float:
+        """Ask for a prompt's states as JSON; return the CPU seconds of the server, and of making them an array."""
+        ids = [random.randint(32, 126) for _ in range(N_PROMPT)]  # noqa: S311
+        question = {"input_ids": ids, "sampling_params": {"max_new_tokens": 0}, "return_hidden_states": True}
+        before, own = self._cpu_s(), time.process_time()
+        answer = self._http.post(f"{self._spec.url}/generate", json=question)
+        answer.raise_for_status()
+        states = np.array(answer.json()["meta_info"]["hidden_states"][0], dtype=np.float32)
+        if len(states) != N_PROMPT:
+            raise SystemExit(f"the server returned states of {len(states)} tokens, not {N_PROMPT}")
+        return self._cpu_s() - before + time.process_time() - own
+
     def _cpu_s(self) -> float:
         total = 0.0
         for process in self._processes:
@@ -101,9 +119,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ground:
-    """What all starts share: for each variant its spec, but for the port."""
+    """What all starts share: for each variant its spec, but for the port, and what the patch adds to a forward."""
 
     specs: tuple[tuple[str, LaunchSpec], ...]
+    statements: tuple[str, ...]
 
 
 @contextlib.contextmanager
@@ -133,7 +152,9 @@ def prepared(cache: CacheLayout) -> Iterator[Ground]:
             extra_arguments=("--sleep-on-idle", "--chunked-prefill-size", "-1"),
         )  # fmt: skip
         off = replace(first, tree=applied.path)
-        yield Ground(((FIRST, first), (SECOND, first), (OFF, off), (ON, replace(off, spool=spool))))
+        # Those of a start, and the gate's imports, are not run again by a forward.
+        statements = tuple(each.text.strip() for each in patch_set.plan.insertions if each.kind not in ("gate", "arm"))
+        yield Ground(((FIRST, first), (SECOND, first), (OFF, off), (ON, replace(off, spool=spool))), statements)
 
 
 @contextlib.contextmanager
@@ -178,6 +199,11 @@ def take_rounds(servers: list[Subject], rounds: int) -> dict[tuple[str, str], To
     }
 
 
+def off_cost_s(statements: Sequence[str]) -> float:
+    """Return what the inserted statements take when the gate is None, each run once."""
+    return sum(min(timeit.repeat(each, f"{GATE_NAME} = None", number=100_000)) / 100_000 for each in statements)
+
+
 def judge(starts: list[dict[tuple[str, str], Took]], *, by_wall: bool) -> bool:
     """Print every variant's figures; tell whether one is below its budget."""
     below = False
@@ -206,14 +232,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     starts = []
-    loads = []
+    loads, seconds = [], []
     with prepared(cache_layout()) as ground:
         for number in range(arguments.starts):
             with started(ground, number) as servers:
+                seconds.append(servers[0].ask(N_PROMPT, 0).wall)
                 starts.append(take_rounds(servers, arguments.rounds))
             loads.append(os.getloadavg()[1])
             figures = ", ".join(f"{name} {starts[-1]['prefill', name].wall:.3f}" for name in (SECOND, OFF, ON))
             _say(f"start {number + 1} of {arguments.starts}: prefill by wall clock: {figures}")
+    cost, prefill_s = off_cost_s(ground.statements), statistics.median(seconds)
+    _say(
+        f"tap off: {len(ground.statements)} statements a forward, {cost * 1e9:.0f} ns in all, "
+        f"of {prefill_s * 1e3:.0f} ms: 1 - {cost / prefill_s:.0e}"
+    )
     load, cores = statistics.median(loads), os.cpu_count() or 1
     quiet = load <= cores + 1  # the servers themselves take one core, this process hardly any
     _say(f"load {load:.1f} on {cores} cores: judged by {'wall clock' if quiet else 'CPU time'}")

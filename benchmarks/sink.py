@@ -56,7 +56,7 @@ class Sink:
             n_tokens=N_TOKENS, layers=LAYERS, has_final=True, hidden_size=HIDDEN, dtype="BF16"
         )
         dice = np.random.default_rng(1)
-        self.tensors = {slot.name: _tensor(dice, slot.n_bytes) for slot in self.layout.slots}
+        self.tensors = {slot.name: _tensor(dice, slot.dtype, slot.n_bytes) for slot in self.layout.slots}
         self._sealed: queue.SimpleQueue[str] = queue.SimpleQueue()
         rename = self.writer._spool.rename
 
@@ -98,9 +98,11 @@ class Sink:
         return path.rename(self.folder / "raw.ready")
 
 
-def _tensor(dice: np.random.Generator, n_bytes: int) -> memoryview:
-    values = dice.integers(0, 0x7F80, n_bytes // 2, dtype=np.uint16)
-    return values.data.cast("B")
+def _tensor(dice: np.random.Generator, dtype: str, n_bytes: int) -> memoryview:
+    """Return token ids, or finite bfloat16 values."""
+    if dtype == "I64":
+        return dice.integers(0, 160_000, n_bytes // 8, dtype=np.int64).data.cast("B")
+    return dice.integers(0, 0x7F80, n_bytes // 2, dtype=np.uint16).data.cast("B")
 
 
 def _plain(data: memoryview) -> Callable[[], memoryview]:
