@@ -88,8 +88,10 @@ _MIXED = Evidence(r"Prefill batch.*#running-req: [1-9]", "no prompt was prefille
 _RETRACTED = Evidence(r"Retract requests", "no request was retracted")
 _CACHING = Evidence(r"disable_radix_cache'?(?:=|: )False", "the radix cache was off")
 _DECODED = Evidence(r"Decode batch", "nothing was decoded")
-# Prompts and answers that together need more than this many tokens of key-value memory.
+# Prompts and answers that together need more than this many tokens of key-value memory. What these models answer is
+# chance, and so is the end token among it: an answer that it ended would give its memory back.
 _SMALL_POOL = ("--max-total-tokens", "512", "--schedule-conservativeness", "0.01")
+_NO_EARLY_END = ("--preferred-sampling-params", '{"ignore_eos": true}')
 _LOG_DECODING = ("--decode-log-interval", "1")
 _LARGE_POOL = ("--max-total-tokens", "16384")
 
@@ -129,7 +131,7 @@ _ALL = (
     Setting(
         "retraction",
         "a token pool too small for all, so that requests are retracted and prefilled again",
-        _SMALL_POOL,
+        (*_SMALL_POOL, *_NO_EARLY_END),
         lengths=(40, 48, 56, 64, 72, 33),
         max_new_tokens=160,
         evidence=(_RETRACTED,),
