@@ -20,6 +20,16 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests with a real server took, setting them up included: they have a budget of 15 minutes."""
+    reports = [each for group in terminalreporter.stats.values() for each in group]
+    engine = [each for each in reports if isinstance(each, pytest.TestReport) and "engine" in each.keywords]
+    # The set-up of a passed test is a report under an empty name, so nothing is counted twice.
+    if engine:
+        minutes, n_tests = sum(each.duration for each in engine) / 60, len({each.nodeid for each in engine})
+        terminalreporter.write_line(f"{n_tests} engine tests took {minutes:.1f} min")
+
+
 @pytest.fixture(scope="session")
 def shared_cache() -> CacheLayout:
     """Return the cache that tests share with each other and with the person's own commands."""
