@@ -57,11 +57,12 @@ def _list_classes(source: str, *, json_output: bool) -> None:
     from auxtap.checkout.source import open_source
     from auxtap.commands.context import cache_layout
     from auxtap.rewriters.model_classes import classify_classes
-    from auxtap.rewriters.syntax import ParsedTree
+    from auxtap.rewriters.surveys import Surveys
     from auxtap.ui import console, patch_view
 
-    tree = open_source(source, cache_layout(), console.say).tree
-    fates = classify_classes(ParsedTree(tree))
+    layout = cache_layout()
+    tree = open_source(source, layout, console.say).tree
+    fates = classify_classes(Surveys(layout.surveys).of(tree))
     if json_output:
         console.emit_json({"release": tree.release, "classes": [asdict(fate) for fate in fates]})
     else:

@@ -23,15 +23,17 @@ def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     """Open a source, write its patch and judge it."""
     from auxtap.checkout.source import open_source
     from auxtap.rewriters.registry import model_files, parse_models
+    from auxtap.rewriters.surveys import Surveys
     from auxtap.rewriters.syntax import ParsedTree
     from auxtap.ui.console import say
     from auxtap.verification.proved import prove_patch
 
     indices, models = parse_layers(layers), parse_models(model)
-    opened = open_source(source, cache_layout(), say)
+    layout = cache_layout()
+    opened = open_source(source, layout, say)
     model_files(models, ParsedTree(opened.tree))
     say(f"writing and proving the patch for SGLang {opened.tree.release} ({len(opened.tree.files)} files)")
-    proved = prove_patch(opened, models, indices)
+    proved = prove_patch(opened, models, indices, Surveys(layout.surveys))
     if proved.level.level != "engine-proved":
         say(f"this patch has a static proof only: {proved.level.why}")
     return proved

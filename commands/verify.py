@@ -76,6 +76,7 @@ def verify(
 def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     from auxtap.checkout.publication import find_patch, read_published
     from auxtap.commands import patching
+    from auxtap.rewriters.surveys import Surveys
     from auxtap.ui.console import say
     from auxtap.verification.static import verify_static
 
@@ -90,16 +91,18 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     manifest = published.manifest
     opened = _source_of(published, source)
     say(f"proving {files.patch} on SGLang {opened.tree.release} ({opened.tree.origin})")
-    proof = verify_static(opened, published.patch, manifest)
+    proof = verify_static(opened, published.patch, manifest, Surveys(cache_layout().surveys))
     return _Judged(opened, manifest.models, manifest.layers, proof, manifest.patch_sha256)
 
 
 def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineReport":
     from auxtap.rewriters.diff import write_patch
     from auxtap.rewriters.plan import plan_capture
+    from auxtap.rewriters.surveys import Surveys
 
     # The static proof has shown that writing the patch again gives the same bytes.
-    patch_set = write_patch(judged.source.tree, plan_capture(judged.source.tree, judged.models, judged.layers))
+    tree, surveys = judged.source.tree, Surveys(cache_layout().surveys)
+    patch_set = write_patch(tree, plan_capture(tree, judged.models, judged.layers, surveys))
     report = numeric.prove_numerically(judged.source, patch_set, choice)
     if choice.record is not None and report.holds:
         _keep(judged, report, choice.record)

@@ -26,6 +26,11 @@ class CacheLayout:
         return self.root / "engines"
 
     @property
+    def surveys(self) -> Path:
+        """What the model files of a tree hold, by a digest of them."""
+        return self.root / "surveys"
+
+    @property
     def models(self) -> Path:
         """Tiny random-weight models."""
         return self.root / "models"

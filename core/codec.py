@@ -1,4 +1,4 @@
-"""Write reports as plain data and read them back, by the types of their fields."""
+"""Write dataclasses as plain data and read them back, by the types of their fields."""
 
 import dataclasses
 import types
@@ -18,6 +18,8 @@ def encode(value: object) -> Any:
         return [encode(getattr(value, name)) for name in _field_names(type(value))]
     if isinstance(value, tuple):
         return [encode(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(encode(item) for item in value)
     if isinstance(value, PurePosixPath):
         return str(value)
     return value
@@ -52,6 +54,9 @@ def _decoder(kind: Any) -> Decoder:
     if origin is tuple:
         item = _decoder(arguments[0])
         return lambda data: tuple([item(element) for element in data])
+    if origin is frozenset:
+        member = _decoder(arguments[0])
+        return lambda data: frozenset(member(element) for element in data)
     if origin is types.UnionType or origin is typing.Union:
         inner = _decoder(next(argument for argument in arguments if argument is not types.NoneType))
         return lambda data: None if data is None else inner(data)

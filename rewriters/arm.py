@@ -41,7 +41,7 @@ class ArmRewriter:
         for name in _METHODS:
             if place := self._in_method(files, parsed, name, (_tests_flag, _calls_setter)):
                 return place
-        names = dict.fromkeys(function.name.value for function in parsed.methods(_RUNNER))
+        names = parsed.method_names(_RUNNER, holding=_CONFIGURE)
         configuring = [self._in_method(files, parsed, name, (_calls_configure,)) for name in names]
         places = [place for place in configuring if place is not None]
         if len(places) > 1:
@@ -57,7 +57,7 @@ class ArmRewriter:
     def _in_method(
         self, files: ParsedTree, parsed: ParsedFile, name: str, forms: "tuple[_Form, ...]"
     ) -> Insertion | None:
-        functions = [function for function in parsed.methods(_RUNNER) if function.name.value == name]
+        functions = parsed.methods(_RUNNER, name)
         runner = next((item.name for function in functions for item in parameters(function)), "")
         found = [
             (statement, anchor)

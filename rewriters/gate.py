@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import libcst as cst
 from libcst import matchers as m
 
 from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
@@ -37,8 +38,8 @@ class GateRewriter:
 
 def _leading_imports(parsed: ParsedFile) -> Sequence[Statement]:
     imports: list[Statement] = []
-    for statement in parsed.module.body:
-        if m.matches(statement, _IMPORT):
+    for statement in parsed.leading_statements():
+        if isinstance(statement, cst.SimpleStatementLine) and m.matches(statement, _IMPORT):
             imports.append(statement)
         elif not m.matches(statement, _TEXT):
             break

@@ -1,18 +1,15 @@
 """What becomes of every causal language model class of a tree: captured, and how, or refused and why."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.backbones import BackboneSurvey
 from auxtap.rewriters.module_classes import ModelClass
-from auxtap.rewriters.syntax import ParsedTree
-from auxtap.rewriters.table import survey_tree
+from auxtap.rewriters.surveys import ModelFile
 
 Way = Literal["native", "arm", "loop", "refused"]
-_MODELS = SRT_ROOT / "models"
 _CAUSAL = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 _DRAFTS = ("NextN", "MTP", "Eagle", "Eagle3", "DFlash", "DSpark")
 _SETTER = "set_eagle3_layers_to_capture"
@@ -76,16 +73,16 @@ class _Graph:
         return lineage
 
 
-def classify_classes(files: ParsedTree) -> tuple[ClassFate, ...]:
-    """Return the fate of every causal language model class, by name."""
+def classify_classes(files: Sequence[ModelFile]) -> tuple[ClassFate, ...]:
+    """Return the fate of every causal language model class that a tree's model files hold, by name."""
     graph = _read_graph(files)
     entries = {found.name: found for found in graph.entries if any(word in found.name for word in _CAUSAL)}
     return tuple(_fate(graph, entries[name]) for name in sorted(entries))
 
 
-def _read_graph(files: ParsedTree) -> _Graph:
+def _read_graph(files: Sequence[ModelFile]) -> _Graph:
     graph = _Graph()
-    for file in survey_tree(files):
+    for file in files:
         graph.surveys[file.path] = file.survey
         graph.imports[file.path] = file.classes.imports
         for read in file.classes.classes:

@@ -6,10 +6,11 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 from auxtap.core.errors import PatchError
-from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.core.source_tree import SRT_ROOT, SourceTree, is_below
 from auxtap.rewriters.hazards import Decision, decide_hazards
 from auxtap.rewriters.insertion import Insertion
 from auxtap.rewriters.registry import all_rewriters
+from auxtap.rewriters.surveys import ModelFile, Surveys
 from auxtap.rewriters.syntax import ParsedTree
 from auxtap.rewriters.table import BACKBONES_NAME, backbone_table
 
@@ -50,13 +51,15 @@ class CapturePlan:
         return tuple(sorted({insertion.path for insertion in self.insertions}))
 
 
-def plan_capture(tree: SourceTree, models: Sequence[str], layers: Sequence[int]) -> CapturePlan:
-    """Find every place in `tree` and return the plan.
+def plan_capture(
+    tree: SourceTree, models: Sequence[str], layers: Sequence[int], surveys: Surveys | None = None
+) -> CapturePlan:
+    """Find every place in `tree` and return the plan; `surveys` keeps what the model files hold.
 
     Raises:
         PatchError: an anchor is missing or stands twice, or the tree is patched already.
     """
-    patched = [path for path in tree.files if path.is_relative_to(TAP_ROOT)]
+    patched = [path for path in tree.files if is_below(path, TAP_ROOT)]
     if patched:
         raise PatchError(
             f"{tree.origin} is patched already: it holds {patched[0]}",
@@ -69,13 +72,13 @@ def plan_capture(tree: SourceTree, models: Sequence[str], layers: Sequence[int])
         models=tuple(models),
         layers=tuple(layers),
         insertions=tuple(sorted(insertions, key=_place)),
-        new_files=_tap_files(parsed, insertions),
+        new_files=_tap_files((surveys or Surveys()).of(tree), insertions),
         decisions=decide_hazards(tree),
     )
 
 
-def _tap_files(files: ParsedTree, insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
-    """Return the tap with the table of backbones that fits the tree and what is inserted into it."""
+def _tap_files(files: Sequence[ModelFile], insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
+    """Return the tap with the table of backbones that fits the model files and what is inserted into it."""
     table = NewFile(TAP_ROOT / BACKBONES_NAME, backbone_table(files, insertions))
     return tuple(table if file.path == table.path else file for file in read_tap_files())
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from auxtap.core.errors import UsageError
-from auxtap.core.source_tree import SRT_ROOT
+from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.rewriters.arm import ArmRewriter
 from auxtap.rewriters.attach import AttachRewriter
 from auxtap.rewriters.backbones import survey_backbones
@@ -18,7 +18,6 @@ from auxtap.rewriters.stage import StageRewriter, captures_states, captures_with
 from auxtap.rewriters.syntax import ParsedTree
 from auxtap.rewriters.tap import TapRewriter
 
-MODELS_ROOT = SRT_ROOT / "models"
 ALL_MODELS = "all"
 # Names that are not those of a file below models/. Kimi-K2.5 wraps DeepSeek's backbone.
 ALIASES: Mapping[str, str] = {"deepseek": "deepseek_v2", "kimi_k25": "deepseek_v2"}

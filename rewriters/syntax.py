@@ -2,7 +2,7 @@
 
 import ast
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -10,29 +10,32 @@ from pathlib import PurePosixPath
 import libcst as cst
 from libcst import matchers as m
 
-from auxtap.core.errors import PatchError
+from auxtap.core.errors import PatchError, SourceError
 from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
-from auxtap.tracer.fragments import positions_of
+from auxtap.tracer.fragments import Fragment, SourceFile
+from auxtap.tracer.outline import Unit
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _OTHER_TREE = "auxtap trace shows what this tree holds; a release that is not recognised needs a new rewriter"
 
 
 class ParsedFile:
-    """One source file with its syntax tree and the places of its statements."""
+    """One source file; its functions and statements are parsed when they are first asked for."""
 
     def __init__(self, path: PurePosixPath, data: bytes) -> None:
+        """Outline the file; raises PatchError when it is not Python."""
         self.path = path
         self.data = data
         try:
-            module = cst.parse_module(data)
-        except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise PatchError(f"{path} is not Python: {reason}", hint="check that the tree is whole") from None
-        self.module = module
-        self._positions = positions_of(module)
+            self._source = SourceFile.read(path, data)
+        except SourceError as error:
+            raise self._not_python(error) from None
         self._lines = data.split(b"\n")
+        self._fragments: list[Fragment] = []
+
+    def _not_python(self, error: SourceError) -> PatchError:
+        return PatchError(f"{self.path} is not Python: {error.message}", hint="check that the tree is whole")
 
     def refuse(self, kind: str, scope: str, looked_for: str, found: str) -> PatchError:
         """Return the error for an anchor that does not stand exactly once."""
@@ -41,7 +44,41 @@ class ParsedFile:
 
     def first_line(self, node: cst.CSTNode) -> int:
         """Return the 1-based line that a statement begins on, comments before it left aside."""
-        return self._positions[node].start.line
+        fragment = self._fragment_of(node)
+        return fragment.positions[node].start.line + fragment.line_offset
+
+    def _end(self, node: cst.CSTNode) -> int:
+        fragment = self._fragment_of(node)
+        return fragment.positions[node].end.line + fragment.line_offset
+
+    def _fragment_of(self, node: cst.CSTNode) -> Fragment:
+        return next(fragment for fragment in self._fragments if node in fragment.positions)
+
+    def _statements(self, unit: Unit) -> Sequence[cst.CSTNode]:
+        """Return the statements of one unit, out of the classes around it."""
+        try:
+            fragment = self._source.fragment(unit)
+        except SourceError as error:
+            raise self._not_python(error) from None
+        if fragment not in self._fragments:
+            self._fragments.append(fragment)
+        body: Sequence[cst.CSTNode] = fragment.module.body
+        for _ in unit.classes:
+            (owner,) = body
+            assert isinstance(owner, cst.ClassDef)
+            body = owner.body.body
+        return body
+
+    def _functions(self, classes: tuple[str, ...], name: str) -> tuple[cst.FunctionDef, ...]:
+        units = [unit for unit in self._source.outline.units if (unit.classes, unit.name) == (classes, name)]
+        found = (node for unit in units if not unit.is_class_header for node in self._statements(unit))
+        return tuple(node for node in found if isinstance(node, cst.FunctionDef))
+
+    def leading_statements(self) -> Iterator[cst.CSTNode]:
+        """Yield the statements of the module's own level, in order."""
+        for unit in self._source.outline.units:
+            if not unit.classes:
+                yield from self._statements(unit)
 
     def function(self, kind: str, qualname: str) -> cst.FunctionDef:
         """Return the function called `qualname`, `Class.method` or a module-level name.
@@ -49,23 +86,21 @@ class ParsedFile:
         Raises:
             PatchError: there is none, or more than one.
         """
-        bodies: list[Sequence[cst.CSTNode]] = [self.module.body]
         *classes, name = qualname.split(".")
-        for owner in classes:
-            found = [node for body in bodies for node in body if m.matches(node, m.ClassDef(m.Name(owner)))]
-            bodies = [node.body.body for node in found if isinstance(node, cst.ClassDef)]
-        functions = [
-            node for body in bodies for node in body if isinstance(node, cst.FunctionDef) and node.name.value == name
-        ]
+        functions = self._functions(tuple(classes), name)
         if len(functions) != 1:
             raise self.refuse(kind, qualname, "the function itself", _count(self._at(functions)))
         return functions[0]
 
-    def methods(self, class_name: str) -> tuple[cst.FunctionDef, ...]:
-        """Return the functions that the module's classes of that name define, in order."""
-        owners = [node for node in self.module.body if m.matches(node, m.ClassDef(m.Name(class_name)))]
-        bodies = [node.body.body for node in owners if isinstance(node, cst.ClassDef)]
-        return tuple(node for body in bodies for node in body if isinstance(node, cst.FunctionDef))
+    def methods(self, class_name: str, name: str) -> tuple[cst.FunctionDef, ...]:
+        """Return the functions of that name that the module's classes of that name define, in order."""
+        return self._functions((class_name,), name)
+
+    def method_names(self, class_name: str, holding: str) -> tuple[str, ...]:
+        """Return the names of the methods of a class whose source holds a text, in order."""
+        units = [unit for unit in self._source.outline.units if unit.classes == (class_name,)]
+        named = (unit.name for unit in units if holding in self._source.text_of(unit))
+        return tuple(dict.fromkeys(name for name in named if name is not None))
 
     def refuse_early_leave(
         self, kind: str, scope: str, looked_for: str, statement: Statement, body: Sequence[Statement]
@@ -115,9 +150,6 @@ class ParsedFile:
         if not found and among:
             what += f" among its {len(among)} statements in lines {self.first_line(among[0])}-{self._end(among[-1])}"
         raise self.refuse(kind, scope, looked_for, what)
-
-    def _end(self, node: cst.CSTNode) -> int:
-        return self._positions[node].end.line
 
     def _at(self, nodes: Iterable[cst.CSTNode]) -> list[int]:
         return [self.first_line(node) for node in nodes]
@@ -216,6 +248,7 @@ def parameters(function: cst.FunctionDef) -> tuple[Parameter, ...]:
     )
 
 
+@lru_cache(maxsize=8)
 def annotated_fields(data: bytes, class_name: str | None = None) -> frozenset[str]:
     """Return the names of the annotated fields of a module's class, or of all its classes without a name.
 

@@ -1,57 +1,33 @@
 """The table of backbones that a patch carries: what the tap may arm, and what it must refuse and why."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.backbones import BackboneSurvey, survey_backbones
+from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.rewriters.insertion import Insertion
-from auxtap.rewriters.module_classes import ModuleClasses, read_classes
-from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.surveys import ModelFile
 
 BACKBONES_NAME = "backbones.py"
-_MODELS = SRT_ROOT / "models"
 _HEAD = """\"\"\"Which backbones this patch captures, and how; written by auxtap from the tree it is for.\"\"\"
 
 """
 
 
-@dataclass(frozen=True)
-class ModelFile:
-    """What one model file holds: the classes that run blocks, and all classes."""
-
-    path: PurePosixPath
-    survey: BackboneSurvey
-    classes: ModuleClasses
-
-
-def survey_tree(files: ParsedTree) -> Iterator[ModelFile]:
-    """Yield what each model file holds, in order; files that are not Python are left out."""
-    for path in sorted(files.files):
-        if path.is_relative_to(_MODELS):
-            data = files.files[path]
-            try:
-                yield ModelFile(path, survey_backbones(data), read_classes(data))
-            except SyntaxError:
-                continue
-
-
 def backbone_key(path: PurePosixPath, class_name: str) -> str:
     """Return the name of a backbone as the tap finds it: its module below models, and its class."""
-    module = path.relative_to(_MODELS).with_suffix("")
+    module = path.relative_to(MODELS_ROOT).with_suffix("")
     return f"{'.'.join(module.parts)}.{class_name}"
 
 
-def backbone_table(files: ParsedTree, insertions: Sequence[Insertion]) -> bytes:
-    """Return the table's module; the same tree and insertions always give the same bytes."""
+def backbone_table(files: Sequence[ModelFile], insertions: Sequence[Insertion]) -> bytes:
+    """Return the table's module; the same files and insertions always give the same bytes."""
     staged = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "stage"}
     looped = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "loop"}
     captures: dict[str, str] = {}
     loops: dict[str, str] = {}
     refused: dict[str, str] = {}
     norms: dict[str, str] = {}
-    for file in survey_tree(files):
+    for file in files:
         path, survey = file.path, file.survey
         for capture in survey.captures:
             place = path, capture.class_name

@@ -9,12 +9,11 @@ import libcst as cst
 import libcst.matchers as m
 
 from auxtap.core.errors import SourceError
-from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.core.source_tree import MODELS_ROOT, SourceTree
 from auxtap.tracer.fragments import SourceFile, last_name
 from auxtap.tracer.outline import ClassOutline
 from auxtap.tracer.walk import NodeT, find
 
-MODELS_ROOT = SRT_ROOT / "models"
 _WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from auxtap.core.errors import SourceError, UsageError
-from auxtap.core.source_tree import SRT_ROOT
-from auxtap.tracer.classes import MODELS_ROOT, ClassIndex
+from auxtap.core.source_tree import MODELS_ROOT, SRT_ROOT
+from auxtap.tracer.classes import ClassIndex
 
 DEFAULT_MODELS = ("deepseek", "kimi_k25")
 # The family that a person means by the name; its first generation has a file of that name and no capture.

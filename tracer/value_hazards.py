@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import libcst as cst
 import libcst.matchers as m
 
+from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.tracer.capturing import capturing_functions, sites_of
-from auxtap.tracer.classes import MODELS_ROOT, ClassIndex
+from auxtap.tracer.classes import ClassIndex
 from auxtap.tracer.entries import FileTrace
 from auxtap.tracer.evidence import evidence_at, evidence_of, find_in
 from auxtap.tracer.fragments import Fragment, last_name

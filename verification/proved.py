@@ -10,7 +10,7 @@ from auxtap.rewriters.diff import PatchSet, write_patch
 from auxtap.rewriters.manifest import Manifest, Origin, manifest_bytes, read_manifest
 from auxtap.rewriters.model_classes import classify_classes
 from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.surveys import Surveys
 from auxtap.verification.proof_level import ProofLevel, proof_level
 from auxtap.verification.static import verify_static
 from auxtap.verification.verdicts import Proof
@@ -27,17 +27,20 @@ class ProvedPatch:
     level: ProofLevel
 
 
-def prove_patch(source: Source, models: Sequence[str], layers: Sequence[int]) -> ProvedPatch:
-    """Write the patch for `source` and judge it statically; nothing is written to disk.
+def prove_patch(
+    source: Source, models: Sequence[str], layers: Sequence[int], surveys: Surveys | None = None
+) -> ProvedPatch:
+    """Write the patch for `source` and judge it statically; only what `surveys` keeps is written to disk.
 
     Raises:
         PatchError: an anchor is missing or stands twice, or the tree is patched already.
     """
+    surveys = surveys or Surveys()
     with collector_paused():
-        patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers))
-        proof = verify_static(source, patch_set.patch, _manifest(source, patch_set))
+        patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers, surveys))
+        proof = verify_static(source, patch_set.patch, _manifest(source, patch_set), surveys)
         level = proof_level(source.tree.release, patch_set.digest, source.digest)
-        classes = classify_classes(ParsedTree(source.tree))
+        classes = classify_classes(surveys.of(source.tree))
         manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json(), classes)
         return ProvedPatch(source, patch_set, manifest, proof, level)
 

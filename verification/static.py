@@ -12,10 +12,11 @@ from auxtap.checkout.source import Source
 from auxtap.core.errors import AuxtapError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.patch_text import PatchedFile, PatchTextError, read_patch, without_inserted
+from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.manifest import Manifest
 from auxtap.rewriters.plan import TAP_ROOT, plan_capture
-from auxtap.rewriters.registry import MODELS_ROOT
+from auxtap.rewriters.surveys import Surveys
 from auxtap.verification.bindings import statement_at, unbound_names
 from auxtap.verification.inertness import argument_faults, gate_faults, is_gate_import, probe_faults
 from auxtap.verification.pinned_tree import PinnedTree, pinned_tree
@@ -37,6 +38,7 @@ class Candidate:
     patch: bytes
     manifest: Manifest
     files: tuple[PatchedFile, ...]
+    surveys: Surveys
 
     @property
     def upstream(self) -> tuple[PatchedFile, ...]:
@@ -74,7 +76,7 @@ class Patched:
         return {path.name: data for path, data in self.after.items() if path.parent == TAP_ROOT}
 
 
-def verify_static(source: Source, patch: bytes, manifest: Manifest) -> Proof:
+def verify_static(source: Source, patch: bytes, manifest: Manifest, surveys: Surveys | None = None) -> Proof:
     """Judge a patch and its manifest on the pinned tree; nothing of the source's repository is written.
 
     Raises:
@@ -84,7 +86,7 @@ def verify_static(source: Source, patch: bytes, manifest: Manifest) -> Proof:
         files = read_patch(patch)
     except PatchTextError as error:
         return Proof((Rejected("form", str(error)),))
-    candidate = Candidate(source, patch, manifest, files)
+    candidate = Candidate(source, patch, manifest, files, surveys or Surveys())
     verdicts = [check(candidate) for check in (_identity, _digests_before, _size, _regenerates, _values_known)]
     try:
         with pinned_tree(source.repository, source.commit) as tree:
@@ -143,7 +145,7 @@ def _size(candidate: Candidate) -> Verdict:
 def _regenerates(candidate: Candidate) -> Verdict:
     manifest = candidate.manifest
     try:
-        plan = plan_capture(candidate.source.tree, manifest.models, manifest.layers)
+        plan = plan_capture(candidate.source.tree, manifest.models, manifest.layers, candidate.surveys)
         again = write_patch(candidate.source.tree, plan).patch
     except AuxtapError as error:
         return Rejected("regenerates", error.message)

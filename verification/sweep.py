@@ -13,6 +13,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import PatchError, UsageError
 from auxtap.core.release import release_key
 from auxtap.rewriters.diff import PatchSet
+from auxtap.rewriters.surveys import Surveys
 from auxtap.verification.hunk_rot import HunkRot, measure_rot
 from auxtap.verification.proof_level import ProofLevel
 from auxtap.verification.proved import ProvedPatch, prove_patch
@@ -91,13 +92,14 @@ def sweep_releases(
     Raises:
         SourceError: a wheel cannot be had.
     """
+    surveys = Surveys(cache.surveys)
     earlier: PatchSet | None = None
     for release in releases:
         began = time.monotonic()
         source = open_source(f"{PYPI_PREFIX}{release}", cache, progress)
         rot = measure_rot(earlier, source.tree) if earlier is not None else None
         try:
-            proved = prove_patch(source, models, layers)
+            proved = prove_patch(source, models, layers, surveys)
         except PatchError as error:
             earlier = None
             yield ReleaseResult(release, time.monotonic() - began, rot=rot, problem=error.message)

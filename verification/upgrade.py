@@ -9,6 +9,7 @@ from auxtap.core.errors import PatchError
 from auxtap.rewriters.hazards import Decision
 from auxtap.rewriters.insertion import Insertion
 from auxtap.rewriters.plan import CapturePlan, plan_capture
+from auxtap.rewriters.surveys import Surveys
 from auxtap.tracer.report import TraceReport
 from auxtap.tracer.tracing import trace_tree
 from auxtap.verification.proved import ProvedPatch, prove_patch
@@ -39,19 +40,24 @@ class UpgradeReport:
 
 
 def compare_releases(
-    old: Source, new: Source, models: Sequence[str], layers: Sequence[int], old_models: Sequence[str] | None = None
+    old: Source,
+    new: Source,
+    models: Sequence[str],
+    layers: Sequence[int],
+    old_models: Sequence[str] | None = None,
+    surveys: Surveys | None = None,
 ) -> UpgradeReport:
     """Plan both, trace both, prove the new one, and say what changed.
 
     Raises:
         PatchError: there is no plan for the old release, so nothing can be compared.
     """
-    plan = plan_capture(old.tree, models if old_models is None else old_models, layers)
+    plan = plan_capture(old.tree, models if old_models is None else old_models, layers, surveys)
     traces = (trace_tree(old.tree, models), trace_tree(new.tree, models))
     changes = [*_site_changes(*traces), *_rule_changes(*traces)]
     names = (old.tree.release, new.tree.release)
     try:
-        proved = prove_patch(new, models, layers)
+        proved = prove_patch(new, models, layers, surveys)
     except PatchError as error:
         return UpgradeReport(*names, tuple(changes), "needs a person", error.message, None)
     changes = [*_place_changes(plan, proved.patch_set.plan), *_decision_changes(plan, proved.patch_set.plan), *changes]

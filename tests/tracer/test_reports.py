@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from rich.console import Console, Group
 
+from auxtap.core.codec import decode, encode
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.conftest import FIXTURES
 from auxtap.tests.tracer.releases import release_tree
 from auxtap.tests.tracer.test_command import run
 from auxtap.tracer import tracing
 from auxtap.tracer.cache import TraceCache
-from auxtap.tracer.codec import decode, encode
 from auxtap.tracer.compare import compare
 from auxtap.tracer.entries import FileTrace
 from auxtap.tracer.fragments import SourceFile
