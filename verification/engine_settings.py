@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from auxtap.extraction.manifest import final_tensors
 from auxtap.serving.profile import FINAL_STATES
-from auxtap.verification.tiny_models import TINY_LAYERS
+from auxtap.verification.tiny_models import END_ID, TINY_LAYERS
 
 POST_NORM, PRE_NORM, BOTH_NORMS = FINAL_STATES
 # From one token to several chunks of 16, on both sides of a chunk's edge.
@@ -89,9 +89,10 @@ _RETRACTED = Evidence(r"Retract requests", "no request was retracted")
 _CACHING = Evidence(r"disable_radix_cache'?(?:=|: )False", "the radix cache was off")
 _DECODED = Evidence(r"Decode batch", "nothing was decoded")
 # Prompts and answers that together need more than this many tokens of key-value memory. What these models answer is
-# chance, and so is the end token among it: an answer that it ended would give its memory back.
+# chance, and so is the end token among it: an answer that it ended would give its memory back. (`ignore_eos` would not
+# do: for such requests the scheduler keeps all memory that they may need.)
 _SMALL_POOL = ("--max-total-tokens", "512", "--schedule-conservativeness", "0.01")
-_NO_EARLY_END = ("--preferred-sampling-params", '{"ignore_eos": true}')
+_NO_EARLY_END = ("--preferred-sampling-params", f'{{"logit_bias": {{"{END_ID}": -1000.0}}}}')
 _LOG_DECODING = ("--decode-log-interval", "1")
 _LARGE_POOL = ("--max-total-tokens", "16384")
 

@@ -17,6 +17,8 @@ from auxtap.verification.engine_scripts import engine_script, run_engine_script
 TINY_MODELS = ("llama", "mixtral", "starcoder2", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3", "kimi_k25")
 # Three states of eight blocks, in both halves of a pipeline of two stages.
 TINY_LAYERS = (2, 3, 6)
+# The token that ends an answer of every tiny model.
+END_ID = 247
 SCRIPT, PROCESSOR = "make_tiny_models.py", "tiny_kimi_processor.py"
 TIMEOUT_S = 300.0
 HOW_TO_ADD = f"a new architecture is one function decorated with @tiny in verification/scripts/{SCRIPT}"

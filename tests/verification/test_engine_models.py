@@ -10,7 +10,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import UsageError
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import model_depth
-from auxtap.verification.tiny_models import TINY_LAYERS, TINY_MODELS, make_tiny_models
+from auxtap.verification.tiny_models import END_ID, TINY_LAYERS, TINY_MODELS, make_tiny_models
 
 pytestmark = pytest.mark.engine
 
@@ -59,6 +59,11 @@ def test_token_ids_are_bytes_and_the_template_marks_the_assistant(tiny: Mapping[
     )
     assert encoded["assistant_masks"] == [0, 0, 0, 0, 0, 0, 1, 1, 1]
     assert tokenizer.decode(encoded["input_ids"]) == "<|begin|><|user|>hi<|end|><|assistant|>yo<|end|>"
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_answers_end_with_one_token(tiny: Mapping[str, Path], name: str) -> None:
+    assert json.loads((tiny[name] / "config.json").read_bytes())["eos_token_id"] == END_ID
 
 
 def test_an_unknown_model_says_how_to_add_one(engine: EngineEnvironment, tmp_path: Path) -> None:
