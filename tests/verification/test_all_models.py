@@ -52,4 +52,5 @@ def test_the_patch_for_every_model_holds(release: str, shared_cache: CacheLayout
     dropping = dropping_scopes(source, shared_cache)
     left = dropping - staged
     assert left == refused_scopes(source, left)
-    assert len(dropping & staged) > len(dropping) / 2
+    # Up to 0.4.6.post1 no model has both: pipeline stages, and states that it captures.
+    assert not dropping or len(dropping & staged) > len(dropping) / 2
