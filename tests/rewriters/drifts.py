@@ -268,6 +268,75 @@ DRIFTS = (
     ),
 )
 
+# The places stand, but a value that the tap reads there is gone, or comes from elsewhere. `refused` is what the check
+# "values known" says; the patch is not written then.
+VALUE_DRIFTS = (
+    Drift(
+        "a field of the batch renamed",
+        RELEASES,
+        BATCH,
+        word("extend_seq_lens_cpu", "extend_rows_cpu"),
+        refused="ForwardBatch has no field extend_seq_lens_cpu",
+    ),
+    Drift(
+        "a field filled from another value",
+        RELEASES,
+        BATCH,
+        lambda text: re.sub(r"(\bret\.extend_prefix_lens_cpu = ).*", r"\1batch.seq_lens", text),
+        refused="init_new gives",
+    ),
+    Drift(
+        "a forward mode renamed",
+        RELEASES,
+        BATCH,
+        lambda text: text.replace("    MIXED = ", "    JOINED = ", 1),
+        refused="ForwardMode has no MIXED",
+    ),
+    Drift(
+        "a request's ids renamed",
+        RELEASES,
+        SCHEDULE,
+        word("origin_input_ids", "prompt_ids"),
+        refused="Req does not set origin_input_ids",
+    ),
+    Drift(
+        "the depth of the model renamed",
+        RELEASES,
+        SRT_ROOT / "configs/model_config.py",
+        word("num_hidden_layers", "n_blocks"),
+        refused="does not set num_hidden_layers",
+    ),
+    Drift(
+        "a function of the ranks renamed",
+        RELEASES,
+        SRT_ROOT / "distributed/parallel_state.py",
+        lambda text: text.replace("get_pp_group", "get_stages"),
+        refused="has no get_pp_group",
+    ),
+)
+_PAGE_HEAD = """# Drift, and what becomes of the patch
+
+What later releases may do to the places that a patch hangs on, done by program to real ones. The patch is written anew
+from the changed tree each time: it must follow with the right names, or say what it found and write nothing. Where it
+follows, the patched function is run as well, with stand-ins for all that its module imports and its conditions drawn
+anew in each of many runs: the inserted call must be made exactly once, with the objects that were meant. The tests hold
+this page against their list (`tests/rewriters/drifts.py`); with `AUXTAP_WRITE_FIXTURES=1` they write it.
+
+| drift | file | releases | outcome |
+| --- | --- | --- | --- |
+"""
+
+
+def drift_page() -> str:
+    """Return the page that lists every drift with its outcome."""
+    rows = []
+    for drift in (*DRIFTS, *VALUE_DRIFTS):
+        outcome = f"refused: {drift.refused}" if drift.refused else f"followed: `{drift.line}`"
+        rows.append(
+            f"| {drift.name} | {drift.path.relative_to(SRT_ROOT)} | {', '.join(drift.releases)} | {outcome} |\n"
+        )
+    return _PAGE_HEAD + "".join(rows)
+
 
 def drifted(drift: Drift, release: str, trees: dict[str, SourceTree]) -> SourceTree:
     tree = trees[release]
