@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from auxtap.extraction.bfloat16 import widen
 from auxtap.extraction.formats.safetensors_part import SafetensorsPart
 from auxtap.extraction.reader import StoreReader
 
@@ -62,6 +63,5 @@ def numbers(data: bytes, dtype: str) -> NDArray[np.generic]:
         KeyError: `dtype` (safetensors' name) is none of those that models have here.
     """
     if dtype == _BFLOAT16:
-        halves = np.frombuffer(data, dtype="<u2").astype(np.uint32)
-        return (halves << 16).view(np.float32)
+        return widen(np.frombuffer(data, dtype="<u2"))
     return np.frombuffer(data, dtype=_DTYPES[dtype])

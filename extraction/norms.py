@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from auxtap.extraction.bfloat16 import widen
+
 # A bin is a sixteenth of an octave wide: a quantile is off by 2.2 % at most.
 _BINS_PER_OCTAVE = 16
 _LOWEST_OCTAVE, _OCTAVES = -64, 192
@@ -34,17 +36,9 @@ def row_norms(data: bytes | memoryview, dtype: str, width: int) -> NDArray[np.fl
     norms = np.empty(len(raw))
     step = max(1, _PIECE // width)
     for begin in range(0, len(raw), step):
-        norms[begin : begin + step] = _norms_of(_as_float32(raw[begin : begin + step], dtype))
+        rows = raw[begin : begin + step]
+        norms[begin : begin + step] = _norms_of(widen(rows) if dtype == "BF16" else rows.astype(np.float32, copy=False))
     return norms
-
-
-def _as_float32(rows: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
-    if dtype != "BF16":
-        return rows.astype(np.float32, copy=False)
-    # A bfloat16 is the upper half of a float32.
-    halves = np.zeros((*rows.shape, 2), dtype="<u2")
-    halves[..., 1] = rows
-    return halves.view("<f4")[..., 0]
 
 
 def _norms_of(rows: NDArray[np.float32]) -> NDArray[np.float64]:
