@@ -5,6 +5,8 @@ import ast
 from auxtap.rewriters.capture_loops import FILLS, assigned_names, capture_loops, tests_layer
 from auxtap.rewriters.loops import block_calls, loop_index
 
+_STAGE_BLOCKS = "range({0}.start_layer, {0}.end_layer)"
+_NOT_NEXT = "it tests the number of the next block, and what enters that one, or a stage's first, may be something else"
 LAYER_LIST, LAYER_MARK = "layers_to_capture", "_is_layer_to_capture"
 # Made by a call of one of these, an accumulator keeps a copy of what it is given (0.5.17 and 0.5.21 on).
 _COPYING = ("AuxHiddenStatePacker", "AuxHiddenStateList")
@@ -19,60 +21,89 @@ def find_objection(function: ast.FunctionDef, holder: ast.stmt, owner: str, accu
     index, calls = loop_index(loop, owner), block_calls(loop, owner)
     if not calls:
         return "its loop calls no block of self.layers"
+    tests = [node for node in ast.walk(loop) if isinstance(node, ast.If | ast.IfExp)]
+    tests = [node for node in tests if any(map(tests_layer, ast.walk(node.test)))]
+    if any(_tests_next_number(node.test, index, owner) for node in tests):
+        return "" if len(tests) == 1 and _takes_next(function, loop, owner) else _NOT_NEXT
     copying = _makes_copies(function, accumulators)
-    for node in ast.walk(loop):
-        if not isinstance(node, ast.If | ast.IfExp) or not any(map(tests_layer, ast.walk(node.test))):
-            continue
-        if isinstance(node, ast.If) and _tests_next_number(node.test, index, owner):
-            if objection := _object_to_next(function, holder, loop, calls, node, owner, accumulators):
-                return objection
-        elif not _tests_number(node.test, index, owner):
+    for node in tests:
+        if not _tests_number(node.test, index, owner):
             return f"it tests {ast.unparse(node.test)}, not the number of the block"
-        elif isinstance(node, ast.If) and node.lineno > calls[0].lineno:
-            return "it captures behind the block: an entry of its list is not a capture index"
-        if isinstance(node, ast.If) and not copying and not _fills_with_fresh(node):
-            return "it keeps a tensor that later blocks may write over, or leaves the residual out"
+        if isinstance(node, ast.If):
+            if node.lineno > calls[0].lineno:
+                return "it captures behind the block: an entry of its list is not a capture index"
+            if not copying and not all(_is_fresh(value, node) for value in _filled_with(node)):
+                return "it keeps a tensor that later blocks may write over, or leaves the residual out"
+            if _is_changed_before(loop, node, calls[0]):
+                return "what it captures is changed before it enters the block"
     return ""
 
 
-def _object_to_next(
-    function: ast.FunctionDef,
-    holder: ast.stmt,
-    loop: ast.For,
-    calls: list[ast.Call],
-    node: ast.If,
-    owner: str,
-    accumulators: tuple[str, ...],
-) -> str:
-    """Say why `i + 1 in self.layers_to_capture` behind block i does not take what enters block i + 1.
+def _is_changed_before(loop: ast.For, capture: ast.If, call: ast.Call) -> bool:
+    """Tell whether a name that is captured is bound anew, or a round ended, between the capture and the block."""
+    taken = {node.id for value in _filled_with(capture) for node in ast.walk(value) if isinstance(node, ast.Name)}
+    for node in ast.walk(loop):
+        line = getattr(node, "lineno", 0)
+        if not (capture.end_lineno or 0) < line < call.lineno:
+            continue
+        binds = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in taken
+        if binds or isinstance(node, ast.Continue | ast.Break):
+            return True
+    return False
 
-    Entry 0 of a stage has no block before it: a test before the loop must take it (gpt_oss from 0.5.17 to 0.5.20).
+
+def _takes_next(function: ast.FunctionDef, loop: ast.For, owner: str) -> bool:
+    """Tell whether `i + 1 in self.layers_to_capture` behind block i takes what enters block i + 1, and every entry.
+
+    Recognised is one form only (gpt_oss from 0.5.17 to 0.5.20): a round ends with the block's call and the capture of
+    the sum of what it returned, and touches neither before; the same capture right before the loop takes what enters
+    the stage's first block, which has no block before it.
     """
-    if len(calls) != 1 or node.orelse or _last_statement(loop) is not node:
-        return "it captures before the end of a round: what enters the next block may be something else"
-    taken = {name.id for value in _filled_with(node) for name in ast.walk(value) if isinstance(name, ast.Name)}
-    bound = [item for item in ast.walk(loop) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)]
-    made = {id(name) for call in _holding(loop, calls) for target in call.targets for name in ast.walk(target)}
-    if any(name.id in taken and id(name) not in made for name in bound):
-        return "what it captures behind a block is changed before the next one"
-    before = function.body[: function.body.index(holder)]
+    body = loop.body
+    while len(body) == 1 and isinstance(body[0], ast.With):
+        body = body[0].body
+    if loop not in function.body or len(body) < 2 or ast.unparse(loop.iter) != _STAGE_BLOCKS.format(owner):
+        return False
+    *setting_up, call, capture = body
+    before = function.body[function.body.index(loop) - 1]
+    names = _returned_by_block(call, loop, owner)
+    if len(names) != 2 or not isinstance(capture, ast.If) or not isinstance(before, ast.If):
+        return False
+    touched = {node.id for item in setting_up for node in ast.walk(item) if isinstance(node, ast.Name)}
+    leaves = any(isinstance(node, ast.Continue | ast.Break) for item in setting_up for node in ast.walk(item))
     first = f"{owner}.start_layer in {owner}.{LAYER_LIST}"
-    tests = [item for item in before if isinstance(item, ast.If) and ast.unparse(item.test) == first]
-    if len(tests) != 1 or not _fills_with_fresh(tests[0]) or not set(_filled(tests[0])) <= set(accumulators):
-        return "it tests the number of the next block, and nothing before the loop takes what enters its first one"
-    return ""
+    same = [ast.dump(item) for item in before.body] == [ast.dump(item) for item in capture.body]
+    return (
+        not touched & set(names)
+        and not leaves
+        and not capture.orelse
+        and not before.orelse
+        and same
+        and ast.unparse(before.test) == first
+        and _captures_sum(capture, *names)
+    )
 
 
-def _last_statement(loop: ast.For) -> ast.stmt:
-    """Return what ends a round, within a `with` too."""
-    last = loop.body[-1]
-    while isinstance(last, ast.With):
-        last = last.body[-1]
-    return last
+def _returned_by_block(statement: ast.stmt, loop: ast.For, owner: str) -> tuple[str, ...]:
+    """Return the names that a statement binds to what the loop's only block call returns, given them as they are."""
+    calls = block_calls(loop, owner)
+    if len(calls) != 1 or not isinstance(statement, ast.Assign) or statement.value is not calls[0]:
+        return ()
+    target = statement.targets[0]
+    elements = target.elts if isinstance(target, ast.Tuple) and len(statement.targets) == 1 else []
+    names = tuple(item.id for item in elements if isinstance(item, ast.Name))
+    given = [*calls[0].args, *(keyword.value for keyword in calls[0].keywords)]
+    handed_in = {item.id for item in given if isinstance(item, ast.Name)}
+    return names if len(names) == len(elements) and set(names) <= handed_in else ()
 
 
-def _holding(loop: ast.For, calls: list[ast.Call]) -> list[ast.Assign]:
-    return [item for item in ast.walk(loop) if isinstance(item, ast.Assign) and item.value in calls]
+def _captures_sum(capture: ast.If, hidden: str, residual: str) -> bool:
+    """Tell whether all that a branch does is to append the sum of both to one name."""
+    appended = {f"{hidden} + {residual}", f"{hidden} + {residual} if {residual} is not None else {hidden}"}
+    match capture.body:
+        case [ast.Expr(ast.Call(func=ast.Attribute(ast.Name(), "append"), args=[value], keywords=[]))]:
+            return ast.unparse(value) in appended
+    return False
 
 
 def _tests_number(test: ast.expr, index: str | None, owner: str) -> bool:
@@ -102,21 +133,9 @@ def _makes_copies(function: ast.FunctionDef, accumulators: tuple[str, ...]) -> b
 
 
 def _filled_with(node: ast.If) -> list[ast.expr]:
-    return [call.args[0] for call in _fills(node) if call.args]
-
-
-def _filled(node: ast.If) -> list[str]:
-    return [ast.unparse(call.func.value) for call in _fills(node) if isinstance(call.func, ast.Attribute)]
-
-
-def _fills(node: ast.If) -> list[ast.Call]:
     calls = [item for statement in node.body for item in ast.walk(statement) if isinstance(item, ast.Call)]
-    return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in FILLS]
-
-
-def _fills_with_fresh(node: ast.If) -> bool:
-    """Tell whether an accumulator is given new tensors only."""
-    return all(_is_fresh(value, node) for value in _filled_with(node))
+    fills = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in FILLS]
+    return [call.args[0] for call in fills if call.args]
 
 
 def _is_fresh(value: ast.expr, within: ast.If) -> bool:
