@@ -35,7 +35,7 @@ class ParsedFile:
         self._fragments: list[Fragment] = []
 
     def _not_python(self, error: SourceError) -> PatchError:
-        return PatchError(f"{self.path} is not Python: {error.message}", hint="check that the tree is whole")
+        return PatchError(error.message, hint="check that the tree is whole")
 
     def refuse(self, kind: str, scope: str, looked_for: str, found: str) -> PatchError:
         """Return the error for an anchor that does not stand exactly once."""
@@ -75,10 +75,11 @@ class ParsedFile:
         return tuple(node for node in found if isinstance(node, cst.FunctionDef))
 
     def leading_statements(self) -> Iterator[cst.CSTNode]:
-        """Yield the statements of the module's own level, in order."""
+        """Yield the statements of the module's own level, in order; it ends with the first class."""
         for unit in self._source.outline.units:
-            if not unit.classes:
-                yield from self._statements(unit)
+            if unit.is_class_header:
+                return
+            yield from self._statements(unit)
 
     def function(self, kind: str, qualname: str) -> cst.FunctionDef:
         """Return the function called `qualname`, `Class.method` or a module-level name.

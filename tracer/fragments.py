@@ -1,6 +1,7 @@
 """Parse single definitions of a file with libcst, with the metadata that matching needs."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from auxtap.tracer.outline import Outline, Unit, decode_source, outline_source
 from auxtap.tracer.walk import NodeT, parents_of, walk
 
 MODULE_SCOPE = "<module>"
+_FRAGMENT_PLACE = re.compile(r"error at \d+:\d+: ")
 _EMPTY_MODULE = cst.Module([])
 
 
@@ -161,14 +163,24 @@ class SourceFile:
 
 
 def _parse_unit(source: SourceFile, unit: Unit) -> Fragment:
-    # Empty class headers stand in for the classes around the unit, each one space deeper than the last.
-    header = "".join(f"{' ' * depth}class {name}:\n" for depth, name in enumerate(unit.classes))
-    text = header + source.text_of(unit) + "\n"
+    # Empty class headers stand in for the classes around the unit, each indented by one sign more of what indents it.
+    unit_text = source.text_of(unit)
+    indentation = unit_text[: len(unit_text) - len(unit_text.lstrip(" \t"))]
+    header = "".join(f"{indentation[:depth]}class {name}:\n" for depth, name in enumerate(unit.classes))
+    text = header + unit_text + "\n"
     if unit.is_class_header:
-        text += f"{' ' * 200}pass\n"
+        text += f"{indentation}{' ' * 200}pass\n"
     try:
         module = cst.parse_module(text)
-    except (cst.ParserSyntaxError, RecursionError) as error:
-        line = unit.first_line
-        raise SourceError(f"cannot parse {source.path}:{line}: {error}", hint="is it valid Python?") from error
+    except cst.ParserSyntaxError as error:
+        line = unit.first_line + error.raw_line - 1 - len(unit.classes)
+        # Its text counts the fragment's lines.
+        reason = _FRAGMENT_PLACE.sub("", error.message.partition("\n")[0])
+        raise _unparsed(source.path, line, reason) from error
+    except RecursionError as error:
+        raise _unparsed(source.path, unit.first_line, "it is nested too deeply") from error
     return Fragment(unit, module, line_offset=unit.first_line - 1 - len(unit.classes))
+
+
+def _unparsed(path: PurePosixPath, line: int, reason: str) -> SourceError:
+    return SourceError(f"cannot parse {path}:{line}: {reason}", hint="is it valid Python?")

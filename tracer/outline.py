@@ -4,7 +4,7 @@ import ast
 import io
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -77,9 +77,10 @@ def outline_source(path: PurePosixPath, text: str) -> Outline:
         raise SourceError(f"cannot parse {path}: it is nested too deeply", hint="look at it yourself") from None
     except (SyntaxError, ValueError) as error:
         raise SourceError(f"cannot parse {path}: {error}", hint="is it a Python source file?") from error
+    lines = tuple(text.split("\n"))
     return Outline(
-        lines=tuple(text.split("\n")),
-        units=tuple(_merge_shared_lines(_walk_units(tree.body, ()))),
+        lines=lines,
+        units=tuple(_merge_shared_lines(_walk_units(tree.body, (), lines))),
         classes=tuple(_outline_class(node) for node in tree.body if isinstance(node, ast.ClassDef)),
     )
 
@@ -100,19 +101,30 @@ def _last_name(node: ast.expr) -> str | None:
     return None
 
 
-def _walk_units(body: list[ast.stmt], classes: tuple[str, ...]) -> Iterator[Unit]:
+def _walk_units(body: list[ast.stmt], classes: tuple[str, ...], lines: Sequence[str]) -> Iterator[Unit]:
     for node in body:
-        if isinstance(node, ast.ClassDef) and _first_line(node.body[0]) > node.lineno:
-            yield Unit(classes, node.name, _first_line(node), _first_line(node.body[0]) - 1, True)
-            yield from _walk_units(node.body, (*classes, node.name))
+        if isinstance(node, ast.ClassDef) and not _shares_its_header(node.body[0], node, lines):
+            yield Unit(classes, node.name, _first_line(node, lines), _first_line(node.body[0], lines) - 1, True)
+            yield from _walk_units(node.body, (*classes, node.name), lines)
         else:
             name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
-            yield Unit(classes, name, _first_line(node), node.end_lineno or node.lineno)
+            yield Unit(classes, name, _first_line(node, lines), node.end_lineno or node.lineno)
 
 
-def _first_line(node: ast.stmt) -> int:
+def _shares_its_header(first: ast.stmt, owner: ast.ClassDef, lines: Sequence[str]) -> bool:
+    """Tell whether a class's first statement stands on a line of its header: `class A: pass`, `): pass`."""
+    begin = _first_line(first, lines)
+    before = lines[begin - 1].encode()[: first.col_offset] if begin == first.lineno else b""
+    return begin <= owner.lineno or bool(before.strip())
+
+
+def _first_line(node: ast.stmt, lines: Sequence[str]) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    # What a decorator names may begin lines behind its `@`.
+    while decorators and first > 1 and not lines[first - 1].lstrip().startswith("@"):
+        first -= 1
+    return first
 
 
 def _merge_shared_lines(units: Iterator[Unit]) -> Iterator[Unit]:

@@ -141,7 +141,7 @@ def test_refuses_line_ends_that_git_does_not_count() -> None:
 
 
 def test_refuses_a_file_that_is_not_python() -> None:
-    with pytest.raises(PatchError, match="is not Python"):
+    with pytest.raises(PatchError, match="cannot parse"):
         patched(RUNNER, b"def broken(:\n")
 
 
