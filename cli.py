@@ -97,7 +97,9 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with terminations_interrupt():
+    code: int = ExitCode.INTERRUPTED
+    # A signal may still come when the command has ended.
+    with contextlib.suppress(KeyboardInterrupt), terminations_interrupt():
         code = run()
     sys.exit(code)
 

@@ -26,6 +26,7 @@ __all__ = [
     "apply_patch",
     "check_applied",
     "differing_files",
+    "discard",
     "read_applied",
     "require_free",
     "revert",
@@ -246,6 +247,23 @@ def revert(worktree: Path, *, force: bool = False) -> RevertedWorktree:
     except GitError as error:
         raise WorktreeError(f"git could not remove {applied.path}: {error}", hint="see git worktree list") from None
     return RevertedWorktree(applied.path, applied.repository, applied.branch)
+
+
+def discard(repository: Path, worktree: Path) -> None:
+    """Remove a worktree that `apply` may have been killed in, at whatever step, and the branch of ours that it is on.
+
+    Raises:
+        GitError: git cannot remove it.
+    """
+    listing = run_git(repository, "worktree", "list", "--porcelain", "-z").decode(errors="surrogateescape")
+    for entry in listing.split("\0\0"):
+        facts = dict(line.partition(" ")[::2] for line in entry.split("\0"))
+        if facts.get("worktree") == str(worktree):
+            # Twice, because git keeps a worktree locked while it makes it.
+            run_git(repository, "worktree", "remove", "--force", "--force", str(worktree))
+            branch = facts.get("branch", "")
+            if branch.startswith(_HEADS + BRANCH_PREFIX):
+                _remove_branch(repository, branch.removeprefix(_HEADS))
 
 
 def _require_untouched(applied: AppliedWorktree, ref: str) -> None:

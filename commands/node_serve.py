@@ -1,7 +1,6 @@
 """`auxtap serve --node` and `auxtap extract --node`: the work is done on the node, and watched from here."""
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -92,13 +91,9 @@ def _hold_forward(session: "NodeSession", name: str, server: Any, ready_s: float
 
 @contextlib.contextmanager
 def detaching(name: str) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the watching only, and say what goes on."""
+    """Let Ctrl-C, and what else asks a command to end, end the watching only; say what goes on."""
     from auxtap.ui import console
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     except KeyboardInterrupt:
@@ -106,9 +101,6 @@ def detaching(name: str) -> Iterator[None]:
             f"what runs on the node goes on: auxtap status --node {name} shows it, auxtap stop --node {name} ends it"
         )
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

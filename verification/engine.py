@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from auxtap.checkout.source import Source
-from auxtap.checkout.worktree import AppliedWorktree, apply_patch, check_applied
+from auxtap.checkout.worktree import AppliedWorktree, check_applied
 from auxtap.core.cache import CacheLayout
 from auxtap.rewriters.diff import PatchSet
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
@@ -19,7 +19,7 @@ from auxtap.verification.engine_settings import SETTINGS
 from auxtap.verification.fork_server import ForkServer
 from auxtap.verification.proof_level import ProvedCase
 from auxtap.verification.reference import Comparison, compare_stores
-from auxtap.verification.run_folder import TREE, run_folder
+from auxtap.verification.run_folder import apply_in, run_folder
 from auxtap.verification.tiny_models import TINY_LAYERS, make_tiny_models
 
 
@@ -42,7 +42,7 @@ def prove_patch(
     plan = _plan(engine_cases(source.tree) if cases is None else cases)
     engine = set_up_engine(source.tree.release, cache, progress=progress)
     with run_folder(cache) as folder:
-        applied = apply_patch(source, patch_set, folder / TREE)
+        applied = apply_in(folder, source, patch_set)
         return verify_engine(applied, engine, cache, cases=plan, progress=progress)
 
 

@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from auxtap.checkout.worktree import revert
+from auxtap.checkout.repository import GitError
+from auxtap.checkout.source import Source
+from auxtap.checkout.worktree import AppliedWorktree, apply_patch, discard
 from auxtap.core.cache import CacheLayout
-from auxtap.core.errors import AuxtapError
-from auxtap.core.files import held_lock
+from auxtap.core.errors import WorktreeError
+from auxtap.core.files import held_lock, publish_bytes
+from auxtap.rewriters.diff import PatchSet
 
-TREE = "tree"
 _PREFIX, _LOCK = "run-", ".lock"
+_TREE, _REPOSITORY = "tree", "repository"
 
 
 @contextlib.contextmanager
@@ -21,11 +24,17 @@ def run_folder(cache: CacheLayout) -> Iterator[Path]:
 
     A lock says that its run is alive. Folders of runs that are not, which were killed before they could tidy up, are
     removed first, with the worktree that may stand in them.
+
+    Raises:
+        WorktreeError: a worktree in it cannot be removed in the end.
     """
     root = cache.root / "verification"
     _remove_left_over(root)
     folder = root / f"{_PREFIX}{secrets.token_hex(4)}"
-    with held_lock(_lock_of(folder)):
+    making = folder.with_name(f".{folder.name}")
+    with held_lock(making):
+        # It is locked before it bears the name that others look for.
+        making.replace(_lock_of(folder))
         try:
             folder.mkdir()
             yield folder
@@ -33,17 +42,34 @@ def run_folder(cache: CacheLayout) -> Iterator[Path]:
             _remove(folder)
 
 
+def apply_in(folder: Path, source: Source, patch_set: PatchSet) -> AppliedWorktree:
+    """Apply a patch to a worktree in the folder of a run, which goes with it.
+
+    Raises:
+        WorktreeError: git refuses, or the bytes on disk are not those that were expected.
+    """
+    publish_bytes(folder / _REPOSITORY, bytes(source.repository.resolve()))
+    return apply_patch(source, patch_set, folder / _TREE)
+
+
 def _remove_left_over(root: Path) -> None:
     for lock in sorted(root.glob(f"{_PREFIX}*{_LOCK}")):
-        with contextlib.suppress(BlockingIOError), held_lock(lock, wait=False):
+        # What cannot be removed is tried again by the next run.
+        with contextlib.suppress(BlockingIOError, WorktreeError), held_lock(lock, wait=False):
             _remove(lock.with_name(lock.name.removesuffix(_LOCK)))
 
 
 def _remove(folder: Path) -> None:
-    if (folder / TREE).exists():
-        # A worktree that was killed before it had a record is only a folder; git forgets it when it is gone.
-        with contextlib.suppress(AuxtapError):
-            revert(folder / TREE, force=True)
+    noted = folder / _REPOSITORY
+    if noted.is_file():
+        repository = Path(noted.read_bytes().decode(errors="surrogateescape"))
+        try:
+            if repository.is_dir():
+                discard(repository, (folder / _TREE).resolve())
+        except GitError as error:
+            raise WorktreeError(
+                f"git could not remove {folder / _TREE}: {error}", hint="see git worktree list"
+            ) from None
     shutil.rmtree(folder, ignore_errors=True)
     _lock_of(folder).unlink(missing_ok=True)
 

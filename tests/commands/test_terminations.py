@@ -43,6 +43,19 @@ def test_who_ignores_hang_ups_goes_on() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_second_hang_up_does_not_break_off_the_tidying() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    told = []
+    with pytest.raises(KeyboardInterrupt), terminations_interrupt():
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+            signal.pause()
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            told.append("tidied")
+    assert told == ["tidied"] and signal.getsignal(signal.SIGHUP) == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_every_command_tidies_up_and_says_that_it_was_interrupted(number: signal.Signals) -> None:
     process = subprocess.Popen(
