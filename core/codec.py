@@ -3,7 +3,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -62,7 +62,15 @@ def _decoder(kind: Any) -> Decoder:
         return lambda data: None if data is None else inner(data)
     if kind is PurePosixPath:
         return PurePosixPath
+    if origin is Mapping:
+        return _mapping
     return lambda data: data
+
+
+def _mapping(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise TypeError("not a mapping")
+    return data
 
 
 def _dataclass_decoder(kind: Any) -> Decoder:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from auxtap.core import codec
 from auxtap.core.codec import decode, encode
 from auxtap.core.files import publish_bytes
 
@@ -22,8 +23,8 @@ T = TypeVar("T")
 class KeptEntries:
     """Entries below `folder`; with None nothing is kept.
 
-    `package` is the folder of the modules that make the entries: a change of one of them, of the interpreter or of
-    `more` (a parser's version) makes every entry another.
+    `package` is the folder of the modules that make the entries: a change of one of them, of how entries are written,
+    of the interpreter or of `more` (a parser's version) makes every entry another.
     """
 
     folder: Path | None
@@ -33,7 +34,8 @@ class KeptEntries:
     @cached_property
     def _code(self) -> bytes:
         digest = hashlib.sha256(f"python {platform.python_version()}\n".encode() + self.more)
-        for path in sorted(self.package.glob("*.py")):
+        own = (Path(__file__), Path(codec.__file__))
+        for path in (*sorted(self.package.glob("*.py")), *own):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.digest()
 
@@ -44,7 +46,7 @@ class KeptEntries:
             return None
         try:
             return decode(kind, json.loads(place.read_bytes()))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def write(self, group: str, made_from: bytes, value: object) -> None:
@@ -53,7 +55,7 @@ class KeptEntries:
         if place is None:
             return
         try:
-            publish_bytes(place, json.dumps(encode(value), ensure_ascii=False, separators=(",", ":")).encode())
+            publish_bytes(place, json.dumps(encode(value), separators=(",", ":")).encode())
         except OSError:
             # A full or read-only cache makes the next run slow, not this one wrong.
             return

@@ -1,5 +1,6 @@
 """What is kept of a tree's model files is what a fresh look gives."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,20 @@ def test_another_content_or_another_name_is_another_survey(tmp_path: Path) -> No
     assert surveys.of(shaped_tree(FILES)) == before
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[[1]]", b"null", b'[[["a"]]]'])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[[1]]", b"null", b'[[["a"]]]', b"[" * 100_000])
 def test_a_damaged_entry_counts_as_none(damage: bytes, tmp_path: Path) -> None:
     found = Surveys(tmp_path).of(shaped_tree(FILES))
     (entry,) = tmp_path.rglob("*.json")
     entry.write_bytes(damage)
     assert Surveys(tmp_path).of(shaped_tree(FILES)) == found
     assert Surveys(tmp_path).of(shaped_tree(FILES)) == found and entry.read_bytes() != damage
+
+
+def test_names_that_are_no_text_are_kept_too(tmp_path: Path) -> None:
+    odd = MODELS_ROOT / os.fsdecode(b"caf\xe9.py")
+    found = Surveys(tmp_path).of(shaped_tree({odd: FILES[MIXTRAL]}))
+    assert odd in {file.path for file in found}
+    assert Surveys(tmp_path).of(shaped_tree({odd: FILES[MIXTRAL]})) == found
 
 
 def test_a_cache_that_cannot_be_written_is_no_hindrance(tmp_path: Path) -> None:

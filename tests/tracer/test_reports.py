@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 
@@ -139,6 +140,21 @@ def test_the_page_stands_alone_and_escapes(fixture_tree: SourceTree) -> None:
 def test_a_report_survives_its_encoding(fixture_tree: SourceTree) -> None:
     report = trace_tree(fixture_tree, everything=True, num_layers=61)
     assert decode(TraceReport, json.loads(json.dumps(encode(report)))) == report
+
+
+@dataclass(frozen=True)
+class Held:
+    names: frozenset[str]
+    reasons: Mapping[str, str]
+
+
+def test_sets_and_mappings_are_read_back() -> None:
+    held = Held(frozenset({"b", "a"}), {"z": "1", "c": "2"})
+    read = decode(Held, json.loads(json.dumps(encode(held))))
+    assert read == held and list(read.reasons) == ["z", "c"]
+    for wrong in (["ab", 5], [5, {}], [["a"], [["z", "1"]]]):
+        with pytest.raises(ValueError, match="not a Held"):
+            decode(Held, wrong)
     with pytest.raises(ValueError, match="FileTrace"):
         decode(FileTrace, {"file": "x"})
 
