@@ -8,6 +8,8 @@ from auxtap.commands.context import cache_layout
 from auxtap.core.cache import CacheLayout
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 
+_WITH_ENGINE = pytest.StashKey[set[str]]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-releases", action="store_true", help="trace every release rather than a few of them")
@@ -20,11 +22,15 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[_WITH_ENGINE] = {item.nodeid for item in items if item.get_closest_marker("engine")}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say what the tests with a real server took, setting them up included: they have a budget of 15 minutes."""
     reports = [each for group in terminalreporter.stats.values() for each in group]
-    engine = [each for each in reports if isinstance(each, pytest.TestReport) and "engine" in each.keywords]
-    # The set-up of a passed test is a report under an empty name, so nothing is counted twice.
+    chosen = config.stash.get(_WITH_ENGINE, set())
+    engine = [each for each in reports if isinstance(each, pytest.TestReport) and each.nodeid in chosen]
     if engine:
         minutes, n_tests = sum(each.duration for each in engine) / 60, len({each.nodeid for each in engine})
         terminalreporter.write_line(f"{n_tests} engine tests took {minutes:.1f} min")

@@ -133,6 +133,38 @@ def test_a_full_spool_fails_the_sample_and_tells_when_there_is_room(folder, monk
     assert "No space left" in _failure(folder).reason
 
 
+def test_a_spool_that_fills_up_while_rows_are_written_fails_their_sample_only(folder, monkeypatch):
+    spool, pwrite = SpoolDirectory(folder), os.pwrite
+    thread = Writer(spool, DESCRIPTOR, "nonce", PendingBudget(1 << 20))
+    other = PartName(RequestId("00000000", 4, 0), 0, 0, protocol.WRITING)
+    full = threading.Event()
+
+    def write(handle: int, data: memoryview, offset: int) -> int:
+        if full.is_set() and offset > 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(handle, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    thread.start()
+    _submit_rows(thread, 0, 1)
+    while thread._stats.bytes_written < 16:
+        time.sleep(0.005)
+    full.set()
+    _submit_rows(thread, 1, 1)
+    while not list(folder.glob("*.failed")):
+        time.sleep(0.005)
+    full.clear()
+    for job in (Begin(other, LAYOUT, 0), End(other, 0, 2)):
+        if isinstance(job, End):
+            _block(thread, "input_ids", 0, bytes(16), other)
+            _block(thread, "hidden.2", 0, bytes(16), other)
+        thread.submit(job)
+    thread.stop()
+    assert "No space left" in _failure(folder).reason
+    assert not list(folder.glob("*.part")) and len(list(folder.glob("*.ready"))) == 1
+    assert thread.budget.acquire(1 << 20, 0)
+
+
 def test_parts_that_stand_still_are_given_up(folder, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(writer, "IDLE_S", 0.01)
