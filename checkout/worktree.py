@@ -255,9 +255,9 @@ def discard(repository: Path, worktree: Path) -> None:
     Raises:
         GitError: git cannot remove it.
     """
-    listing = run_git(repository, "worktree", "list", "--porcelain", "-z").decode(errors="surrogateescape")
-    for entry in listing.split("\0\0"):
-        facts = dict(line.partition(" ")[::2] for line in entry.split("\0"))
+    listing = run_git(repository, "worktree", "list", "--porcelain").decode(errors="surrogateescape")
+    for entry in listing.split("\n\n"):
+        facts = dict(line.partition(" ")[::2] for line in entry.split("\n"))
         if facts.get("worktree") == str(worktree):
             # Twice, because git keeps a worktree locked while it makes it.
             run_git(repository, "worktree", "remove", "--force", "--force", str(worktree))
