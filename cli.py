@@ -50,6 +50,9 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code; every error becomes one message on stderr."""
     try:
         result = app(args=arguments, prog_name="auxtap", standalone_mode=False)
+        if result == ExitCode.INTERRUPTED:
+            # Typer makes an exit code of a KeyboardInterrupt, and says nothing.
+            typer.echo("interrupted", err=True)
         return int(result) if isinstance(result, int) else ExitCode.DONE
     except AuxtapError as error:
         return _report(error)

@@ -12,15 +12,19 @@ from auxtap.core.errors import ExitCode
 
 # The command line, its commands replaced by one that waits.
 WAITING = """
+import sys
 import time
+import typer
 from auxtap import cli
-def wait(**options: object) -> None:
+cli.app = typer.Typer()
+@cli.app.command()
+def wait() -> None:
     try:
         print("waiting", flush=True)
         time.sleep(60)
     finally:
         print("tidied", flush=True)
-cli.app = wait
+sys.argv = ["auxtap"]
 cli.main()
 """
 
