@@ -18,8 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # What a script starts in the background inherits SIGINT as ignored; tests that interrupt commands need it.
+    # What a script starts in the background inherits SIGINT as ignored, and SIGHUP with nohup; tests that interrupt
+    # commands need both.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
