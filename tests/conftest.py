@@ -14,7 +14,7 @@ _WITH_ENGINE = pytest.StashKey[set[str]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-releases", action="store_true", help="trace every release rather than a few of them")
     parser.addoption("--engine-matrix", action="store_true", help="prove all engine cases, not a covering few")
-    parser.addoption("--engine-kills", type=int, default=8, help="kills -9 beside a real server, each way [default: 8]")
+    parser.addoption("--engine-kills", type=int, default=6, help="kills -9 beside a real server, each way [default: 6]")
 
 
 def pytest_configure() -> None:

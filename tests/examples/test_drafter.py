@@ -73,10 +73,9 @@ def test_a_drafter_learns_from_a_store_and_less_from_a_faulty_one(
     finally:
         revert(applied.path, force=True)
     stores = ("--train", str(tmp_path / "train"), "--heldout", str(tmp_path / "heldout"))
-    small = ("--faults", "nothing,layers_swapped,rows_shifted", "--seeds", "0", "--epochs", EPOCHS, "--json")
+    small = ("--faults", "nothing,layers_swapped", "--seeds", "0", "--epochs", EPOCHS, "--json")
     text = run("train_head.py", "--model", str(tmp_path / "model"), *stores, *small)
     scores = {row["fault"]: row for row in json.loads(text)["table"]}
     # What is asked for is far above a guess of the commonest token, and far from a tie with a faulty store.
     assert scores["nothing"]["agreement"] > 0.5, scores
-    for fault in ("layers_swapped", "rows_shifted"):
-        assert scores["nothing"]["agreement"] - scores[fault]["agreement"] > 0.03, scores
+    assert scores["nothing"]["agreement"] - scores["layers_swapped"]["agreement"] > 0.03, scores
