@@ -149,6 +149,8 @@ class FakeServer:
     def __init__(self, tap: FakeTap, port: int = 0) -> None:
         self.tap = tap
         self.requests: list[protocol.RequestId] = []
+        self._reached: set[int] = set()
+        self._reached_lock = threading.Lock()
         self.aborted: list[str] = []
         # Requests that are answered before all others hang.
         self.hang_after: int | None = None
@@ -191,6 +193,14 @@ class FakeServer:
         finally:
             with self._lock:
                 self._in_flight -= 1
+
+    def reached(self, n_requests: int) -> bool:
+        """Tell once that so many requests have come; two may come at the same moment, so that none is the n-th."""
+        with self._reached_lock:
+            first = len(self.requests) >= n_requests and n_requests not in self._reached
+            if first:
+                self._reached.add(n_requests)
+            return first
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -170,7 +170,7 @@ def test_a_full_store_ends_the_run_and_keeps_what_is_there(
     make_job: Maker, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill(rid: Any) -> None:
-        if len(server.requests) == 4:
+        if server.reached(4):
             monkeypatch.setattr(os, "fsync", _no_space)
 
     server.before_answer = fill

@@ -25,7 +25,7 @@ def test_a_server_that_comes_back_is_waited_for_and_restarted_once(
     restarted: list[LostServer] = []
 
     def die(rid: Any) -> None:
-        if len(server.requests) == 5:
+        if server.reached(5):
             threading.Thread(target=server.stop).start()
         if len(server.requests) >= 5:
             time.sleep(0.3)

@@ -55,7 +55,7 @@ def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(
     server.delay_s = 0.01
 
     def fill(rid: Any) -> None:
-        if len(server.requests) == 20:
+        if server.reached(20):
             with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
                 while True:
                     file.write(b"x" * 4096)
@@ -85,7 +85,7 @@ def test_the_reserve_is_kept_free(make_job: Maker, small_disk: Mounter, server: 
     server.delay_s = 0.02
 
     def fill(rid: Any) -> None:
-        if len(server.requests) == 10:
+        if server.reached(10):
             (disk / "ballast").write_bytes(b"x" * (800 << 10))
 
     server.before_answer = fill
@@ -114,7 +114,7 @@ def test_a_store_that_becomes_read_only_in_the_middle(make_job: Maker, small_dis
     server.delay_s = 0.02
 
     def freeze(rid: Any) -> None:
-        if len(server.requests) == 15:
+        if server.reached(15):
             # Files that are open for writing keep a file system from being frozen: tried until there are none.
             while subprocess.run(["mount", "-o", "remount,ro", str(disk)], capture_output=True).returncode != 0:
                 shutil.rmtree(disk / "store/samples", ignore_errors=True)
@@ -167,7 +167,7 @@ def test_a_spool_removed_in_the_middle_ends_the_run_and_a_new_one_goes_on(
     server.delay_s = 0.02
 
     def remove(rid: Any) -> None:
-        if len(server.requests) == 10:
+        if server.reached(10):
             shutil.rmtree(tap.spool, ignore_errors=True)
 
     server.before_answer = remove

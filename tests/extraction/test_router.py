@@ -65,7 +65,7 @@ def test_both_servers_get_their_share(make_job: Maker, router: str, server: Any,
 
 def test_a_server_behind_it_dies(make_job: Maker, router: str, server: Any, second: Any) -> None:
     def die(rid: Any) -> None:
-        if len(server.requests) == 5:
+        if server.reached(5):
             threading.Thread(target=server.stop).start()
         if len(server.requests) >= 5:
             raise ConnectionAbortedError

@@ -43,7 +43,7 @@ def test_two_servers_share_the_tokens(make_job: Maker, server: Any, second: Any)
 
 def test_a_server_that_goes_hands_its_samples_on(make_job: Maker, server: Any, second: Any) -> None:
     def die(rid: Any) -> None:
-        if len(server.requests) == 6:
+        if server.reached(6):
             threading.Thread(target=server.stop).start()
         if len(server.requests) >= 6:
             time.sleep(0.2)
