@@ -91,9 +91,8 @@ def _make_branch(source: Source, patch_set: PatchSet) -> str:
     name = f"{BRANCH_PREFIX}sglang-{release}-{patch_set.digest[:8]}"
     listing = git_line(source.repository, "for-each-ref", "--format=%(refname)", _HEADS)
     # A worktree may stand on a branch that is gone: where a removal was killed half way.
-    worktrees = git_line(source.repository, "worktree", "list", "--porcelain").splitlines()
-    refs = [*listing.splitlines(), *(line.removeprefix("branch ") for line in worktrees)]
-    taken = {ref.removeprefix(_HEADS) for ref in refs}
+    stood_on = [facts["branch"] for facts in _worktrees(source.repository) if "branch" in facts]
+    taken = {ref.removeprefix(_HEADS) for ref in (*listing.splitlines(), *stood_on)}
     if BRANCH_PREFIX.rstrip("/") in taken:
         raise WorktreeError(
             f"{source.repository} has a branch called auxtap, so git cannot make {name}", hint="rename that branch"
@@ -255,15 +254,19 @@ def discard(repository: Path, worktree: Path) -> None:
     Raises:
         GitError: git cannot remove it.
     """
-    listing = run_git(repository, "worktree", "list", "--porcelain").decode(errors="surrogateescape")
-    for entry in listing.split("\n\n"):
-        facts = dict(line.partition(" ")[::2] for line in entry.split("\n"))
+    for facts in _worktrees(repository):
         if facts.get("worktree") == str(worktree):
             # Twice, because git keeps a worktree locked while it makes it.
             run_git(repository, "worktree", "remove", "--force", "--force", str(worktree))
             branch = facts.get("branch", "")
             if branch.startswith(_HEADS + BRANCH_PREFIX):
                 _remove_branch(repository, branch.removeprefix(_HEADS))
+
+
+def _worktrees(repository: Path) -> list[dict[str, str]]:
+    """Return what git knows of each worktree of a repository: `worktree`, its path, and mostly `branch`, a full ref."""
+    listing = run_git(repository, "worktree", "list", "--porcelain").decode(errors="surrogateescape")
+    return [dict(line.partition(" ")[::2] for line in entry.split("\n")) for entry in listing.split("\n\n")]
 
 
 def _require_untouched(applied: AppliedWorktree, ref: str) -> None:
