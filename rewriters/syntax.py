@@ -13,7 +13,7 @@ from libcst import matchers as m
 from auxtap.core.errors import PatchError, SourceError
 from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.insertion import GATE_NAME, TAP_PACKAGE, Insertion
-from auxtap.tracer.fragments import Fragment, SourceFile
+from auxtap.tracer.fragments import SourceFile
 from auxtap.tracer.outline import Unit
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -32,7 +32,6 @@ class ParsedFile:
         except SourceError as error:
             raise self._not_python(error) from None
         self._lines = data.split(b"\n")
-        self._fragments: list[Fragment] = []
 
     def _not_python(self, error: SourceError) -> PatchError:
         return PatchError(error.message, hint="check that the tree is whole")
@@ -44,15 +43,10 @@ class ParsedFile:
 
     def first_line(self, node: cst.CSTNode) -> int:
         """Return the 1-based line that a statement begins on, comments before it left aside."""
-        fragment = self._fragment_of(node)
-        return fragment.positions[node].start.line + fragment.line_offset
+        return self._source.fragment_of(node).line_of(node)
 
     def _end(self, node: cst.CSTNode) -> int:
-        fragment = self._fragment_of(node)
-        return fragment.positions[node].end.line + fragment.line_offset
-
-    def _fragment_of(self, node: cst.CSTNode) -> Fragment:
-        return next(fragment for fragment in self._fragments if node in fragment.positions)
+        return self._source.fragment_of(node).last_line_of(node)
 
     def _statements(self, unit: Unit) -> Sequence[cst.CSTNode]:
         """Return the statements of one unit, out of the classes around it."""
@@ -60,8 +54,6 @@ class ParsedFile:
             fragment = self._source.fragment(unit)
         except SourceError as error:
             raise self._not_python(error) from None
-        if fragment not in self._fragments:
-            self._fragments.append(fragment)
         body: Sequence[cst.CSTNode] = fragment.module.body
         for _ in unit.classes:
             (owner,) = body

@@ -90,6 +90,10 @@ class Fragment:
         """Return the line of the file on which `node` begins."""
         return self.positions[node].start.line + self.line_offset
 
+    def last_line_of(self, node: cst.CSTNode) -> int:
+        """Return the line of the file on which `node` ends."""
+        return self.positions[node].end.line + self.line_offset
+
     def order_of(self, node: cst.CSTNode) -> tuple[int, int]:
         """Return a key that sorts nodes as they stand in the source."""
         start = self.positions[node].start
@@ -154,6 +158,10 @@ class SourceFile:
         if found is None:
             found = self._fragments[unit] = _parse_unit(self, unit)
         return found
+
+    def fragment_of(self, node: cst.CSTNode) -> Fragment:
+        """Return the parsed unit that a node is of."""
+        return next(fragment for fragment in self._fragments.values() if node in fragment.positions)
 
     def fragments_with(self, text: str, class_name: str | None = None) -> Iterator[Fragment]:
         """Yield the parsed units (of one class) whose lines hold `text`."""
