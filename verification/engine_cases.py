@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from auxtap.core.errors import UsageError
-from auxtap.core.source_tree import SRT_ROOT, SourceTree
+from auxtap.core.source_tree import MODELS_ROOT, SRT_ROOT, SourceTree
 from auxtap.rewriters.backbones import survey_backbones
 from auxtap.verification.engine_settings import RANK_FLAGS, SETTINGS
 from auxtap.verification.tiny_models import HOW_TO_ADD, TINY_MODELS
@@ -182,4 +182,4 @@ def _loop_path(case: EngineCase) -> PurePosixPath:
 
 
 def _model_path(name: str) -> PurePosixPath:
-    return SRT_ROOT / "models" / name
+    return MODELS_ROOT / name

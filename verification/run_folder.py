@@ -1,6 +1,7 @@
 """A folder for one run of servers, and an end to what killed runs left."""
 
 import contextlib
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def _remove_left_over(root: Path) -> None:
 def _remove(folder: Path) -> None:
     noted = folder / _REPOSITORY
     if noted.is_file():
-        repository = Path(noted.read_bytes().decode(errors="surrogateescape"))
+        repository = Path(os.fsdecode(noted.read_bytes()))
         try:
             if repository.is_dir():
                 discard(repository, (folder / _TREE).resolve())
