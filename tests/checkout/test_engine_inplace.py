@@ -17,10 +17,8 @@ from auxtap.rewriters.diff import write_patch
 from auxtap.rewriters.plan import plan_capture
 from auxtap.rewriters.registry import DEFAULT_MODELS
 from auxtap.serving.engine_env import EngineEnvironment
-from auxtap.serving.server import ServerProcess, be_silent
-from auxtap.verification.engine_run import extract_all, write_dataset
-from auxtap.verification.engine_settings import SETTINGS
-from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
+from auxtap.serving.server import be_silent
+from auxtap.tests.real_server import assert_serves_right_states
 from auxtap.verification.tiny_models import TINY_LAYERS, make_tiny_models
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -59,14 +57,7 @@ def test_an_installed_package_patched_in_place_serves_the_right_states(
     )  # fmt: skip
     spec = patched_spec(package, str(model.path), wanted)
     assert spec.tree is None and spec.layers == TINY_LAYERS
-    dataset = write_dataset(tmp_path / "data.jsonl", (1, 5, 40))
-    with ServerProcess(spec) as server:
-        server.wait_ready(timeout_s=600)
-        extract_all(spec, dataset, tmp_path / "store", SETTINGS["default"])
-    (comparison,) = compare_stores([StoreAndModel(tmp_path / "store", model.path)], engine.python)
-    assert isinstance(comparison, Comparison)
-    assert [state.rows for state in comparison.states] == [46] * (len(TINY_LAYERS) + 1)
-    assert max(state.max_rel for state in comparison.states) < 5e-6
+    assert_serves_right_states(spec, tmp_path, engine.python)
 
     restore_package(package)
     assert {path: sha256_file(path) for path in package.rglob("*.py")} == before

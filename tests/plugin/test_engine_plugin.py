@@ -19,12 +19,11 @@ from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
 from auxtap.serving.server import ServerProcess, be_silent
 from auxtap.tests.plugin.conftest import LAYERS, PluginCase, make_plugin_case
+from auxtap.tests.real_server import assert_serves_right_states
 from auxtap.verification.engine import compare_runs, run_cases
 from auxtap.verification.engine_cases import EngineCase
-from auxtap.verification.engine_run import extract_all, run_case, write_dataset
-from auxtap.verification.engine_settings import SETTINGS
+from auxtap.verification.engine_run import run_case
 from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
 from auxtap.verification.tiny_models import make_tiny_models
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -103,14 +102,7 @@ def test_a_server_started_the_ordinary_way(case: PluginCase, shared_cache: Cache
         port=choose_port(LOOPBACK, 0),
         log=tmp_path / "server.log",
     )
-    dataset = write_dataset(tmp_path / "data.jsonl", (1, 5, 40))
-    with ServerProcess(spec) as server:
-        server.wait_ready(timeout_s=300)
-        extract_all(spec, dataset, tmp_path / "store", SETTINGS["default"])
-    (comparison,) = compare_stores([StoreAndModel(tmp_path / "store", model.path)], engine.python)
-    assert isinstance(comparison, Comparison)
-    assert [state.rows for state in comparison.states] == [46] * (len(LAYERS) + 1)
-    assert max(state.max_rel for state in comparison.states) < 5e-6
+    assert_serves_right_states(spec, tmp_path, engine.python)
     assert json.loads((tmp_path / "store/manifest.json").read_bytes())["way"] == "plugin"
 
 
