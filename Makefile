@@ -88,7 +88,7 @@ drafter: $(STAMP)
 	$(BIN)/python examples/drafter/run.py --out drafter-output
 
 bench: $(STAMP)
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in examples/benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) .build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from auxtap.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from auxtap.api.tree import OpenTree
-    from auxtap.extraction.reader import StoreReader
+    from auxtap.extraction.store.reader import StoreReader
+    from auxtap.tree import OpenTree
 
 __all__ = ["__version__", "open_source", "open_store"]
 
@@ -34,9 +34,9 @@ def open_source(
     """
     from pathlib import Path
 
-    from auxtap.api.tree import open_tree
     from auxtap.commands.context import cache_layout
     from auxtap.core.cache import CacheLayout
+    from auxtap.tree import open_tree
 
     layout = cache_layout() if cache is None else CacheLayout(Path(cache).expanduser().resolve())
     return open_tree(str(spec), layout, progress)
@@ -54,6 +54,6 @@ def open_store(path: str | PathLike[str], split: str | None = None) -> "StoreRea
     """
     from pathlib import Path
 
-    from auxtap.extraction.reader import StoreReader
+    from auxtap.extraction.store.reader import StoreReader
 
     return StoreReader(Path(path), split)

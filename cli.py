@@ -72,7 +72,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _report(error: AuxtapError) -> int:
-    from auxtap.ui.console import print_error
+    from auxtap.commands.views.console import print_error
 
     print_error(error)
     return error.exit_code

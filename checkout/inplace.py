@@ -18,7 +18,7 @@ from auxtap.checkout.source import Source
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import publish_bytes, publish_json, sha256_bytes, sha256_file
 from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree
-from auxtap.rewriters.diff import PatchSet
+from auxtap.rewriters.patch.diff import PatchSet
 
 SCHEMA = 1
 FOLDER = ".auxtap"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from auxtap.core.errors import PatchError
 from auxtap.core.files import publish_bytes
-from auxtap.rewriters.manifest import MANIFEST_NAME, PATCH_NAME, Manifest, read_manifest
+from auxtap.rewriters.patch.manifest import MANIFEST_NAME, PATCH_NAME, Manifest, read_manifest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from auxtap.checkout.source import Source
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import sha256_bytes, sha256_file
 from auxtap.core.source_tree import PACKAGE_ROOT
-from auxtap.rewriters.diff import PatchSet
+from auxtap.rewriters.patch.diff import PatchSet
 
 BRANCH_PREFIX = "auxtap/"
 _HEADS = "refs/heads/"

@@ -12,7 +12,7 @@ from auxtap.core.errors import CheckFailedError, UsageError
 if TYPE_CHECKING:
     from auxtap.checkout.inplace import PatchedPackage
     from auxtap.checkout.record import AppliedWorktree
-    from auxtap.verification.proved import ProvedPatch
+    from auxtap.verification.proof.proved import ProvedPatch
 
 
 def apply(
@@ -27,7 +27,7 @@ def apply(
 ) -> None:
     """Apply the proved capture patch to a git worktree of its own, or to an installed package."""
     from auxtap.checkout.worktree import apply_patch, require_free
-    from auxtap.ui import console, patch_view
+    from auxtap.commands.views import console, patch_view
 
     if in_place:
         if worktree is not None:
@@ -65,7 +65,7 @@ def _apply_in_place(source: str, layers: str, model: str, *, json_output: bool) 
     from auxtap.checkout.inplace import package_folder, patch_package
     from auxtap.checkout.releases import PYPI_PREFIX
     from auxtap.checkout.source import open_source
-    from auxtap.ui import console, patch_view
+    from auxtap.commands.views import console, patch_view
 
     package = package_folder(Path(source))
     proved = _proved(str(package), layers, model)
@@ -131,7 +131,7 @@ def revert(
     """Remove a worktree that apply made, and its branch; or put a patched package back as it was."""
     from auxtap.checkout.inplace import find_patched_package, restore_package
     from auxtap.checkout.worktree import revert as remove
-    from auxtap.ui import console, patch_view
+    from auxtap.commands.views import console, patch_view
 
     package = find_patched_package(worktree)
     if package is not None:

@@ -9,9 +9,9 @@ import typer
 from auxtap.commands.dataset import TokenizerChoice, TokenizerFolder, TrustRemoteCode, load_dataset
 
 if TYPE_CHECKING:
-    from auxtap.canary.run import CanaryReport
-    from auxtap.extraction.job import ServerPlace
-    from auxtap.extraction.samples import Dataset
+    from auxtap.extraction.canary.run import CanaryReport
+    from auxtap.extraction.datasets.reading import Dataset
+    from auxtap.extraction.run.job import ServerPlace
 
 
 def canary(
@@ -31,8 +31,8 @@ def canary(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Check a tapped server's states without a reference model; exit 8 when a check fails."""
-    from auxtap.extraction.job import ServerPlace
-    from auxtap.ui import console
+    from auxtap.commands.views import console
+    from auxtap.extraction.run.job import ServerPlace
 
     samples = load_dataset(dataset, TokenizerChoice(tokenizer, trust_remote_code)) if dataset is not None else None
     place = ServerPlace(server, tuple(spool))
@@ -53,15 +53,15 @@ def watch_canary(
     timeout_s: float = 600.0,
 ) -> "CanaryReport":
     """Run a canary and say how it goes."""
-    from auxtap.canary.run import CanaryTarget, run_canary
-    from auxtap.ui.console import say
+    from auxtap.commands.views.console import say
+    from auxtap.extraction.canary.run import CanaryTarget, run_canary
 
     return run_canary(CanaryTarget(place, model_path, timeout_s), n_prompts, dataset, say)
 
 
 def show_canary(report: "CanaryReport", *, to_stderr: bool = False) -> None:
     """Show the checks as a table; on stderr where stdout belongs to another result."""
-    from auxtap.ui import canary_view
+    from auxtap.commands.views import canary_view
 
     rows = [canary_view.CheckRow(check.name, check.outcome, check.detail) for check in report.checks]
     canary_view.show_checks(report.url, rows, to_stderr=to_stderr)

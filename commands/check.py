@@ -11,8 +11,8 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Verify every file of a store from its bytes."""
-    from auxtap.extraction.integrity import check_remote, check_store, require_sound
-    from auxtap.ui import extract_view
+    from auxtap.commands.views import extract_view
+    from auxtap.extraction.audit.integrity import check_remote, check_store, require_sound
 
     with extract_view.check_progress() as observe:
         report = check_remote(store, observe) if "://" in store else check_store(Path(store), observe)

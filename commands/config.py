@@ -21,7 +21,7 @@ def config(
     in ~/.config/auxtap, or where AUXTAP_CONFIG says. A flag goes before all of them.
     """
     from auxtap.commands import settings
-    from auxtap.ui import config_view
+    from auxtap.commands.views import config_view
 
     group = context.find_root().command
     path = settings.find_file()

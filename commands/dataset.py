@@ -10,8 +10,8 @@ import typer
 from auxtap.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from auxtap.extraction.samples import Dataset, DatasetRules
-    from auxtap.extraction.tokens import ChatTokenizer
+    from auxtap.extraction.datasets.reading import Dataset, DatasetRules
+    from auxtap.extraction.datasets.tokenizer import ChatTokenizer
 
 DatasetPath = Annotated[
     Path,
@@ -68,7 +68,7 @@ class TokenizerChoice:
             ExtractionError: it is not usable.
             UsageError: transformers is missing, there is no chat template, or the arguments are no JSON object.
         """
-        from auxtap.extraction.tokens import load_tokenizer
+        from auxtap.extraction.datasets.tokenizer import load_tokenizer
 
         template_args = self._read_args()
         if self.folder is None:
@@ -103,7 +103,7 @@ def make_rules(on_bad: str, max_tokens: int | None, too_long: str, dedupe: bool,
         UsageError: an option is out of range.
     """
     from auxtap.extraction.datasets.holdout import parse_holdout
-    from auxtap.extraction.samples import DatasetRules
+    from auxtap.extraction.datasets.reading import DatasetRules
 
     share = parse_holdout(holdout) if holdout is not None else None
     return DatasetRules(on_bad, max_tokens, too_long, dedupe, share)
@@ -116,8 +116,8 @@ def load_dataset(path: Path, tokenizer: TokenizerChoice, rules: "DatasetRules | 
         ExtractionError: the dataset or the tokenizer is not usable.
         UsageError: conversations and no tokenizer, or no chat template.
     """
-    from auxtap.extraction.samples import DatasetRules, read_dataset
-    from auxtap.ui import console, dataset_view
+    from auxtap.commands.views import console, dataset_view
+    from auxtap.extraction.datasets.reading import DatasetRules, read_dataset
 
     observe = dataset_view.reading_progress(path)
     dataset = read_dataset(path, tokenizer.load(), rules or DatasetRules(), observe)

@@ -44,7 +44,7 @@ class Demo:
     def run(self, stage: str, arguments: list[str]) -> Mapping[str, Any]:
         """Run one command as a step that must succeed; return its result."""
         from auxtap.commands import child
-        from auxtap.ui.demo_view import step
+        from auxtap.commands.views.demo_view import step
 
         with step(child.shown(arguments)) as running:
             result = child.result_of(arguments, running.progress)
@@ -58,8 +58,8 @@ def demo(
     json_output: Annotated[bool, typer.Option("--json", help="Print the closing table as JSON.")] = False,
 ) -> None:
     """Do the whole job once, on the real SGLang 0.5.9 and tiny models, on the CPU."""
-    from auxtap.ui import console
-    from auxtap.ui.demo_view import show_closing_table
+    from auxtap.commands.views import console
+    from auxtap.commands.views.demo_view import show_closing_table
 
     running = Demo(output.resolve())
     _begin(running)
@@ -83,7 +83,7 @@ def demo(
 def _begin(demo: Demo) -> None:
     """Clear what an earlier demo made in the output folder, and nothing else."""
     from auxtap.commands import child
-    from auxtap.verification.conversations import write_conversations
+    from auxtap.verification.engine.conversations import write_conversations
 
     output = demo.output
     if output.exists() and not (output / MARKER).exists() and any(output.iterdir()):
@@ -130,9 +130,9 @@ def _apply(demo: Demo) -> None:
 
 
 def _prepare(demo: Demo) -> dict[str, Path]:
+    from auxtap.commands.views.demo_view import step
     from auxtap.serving.engine_env import set_up_engine
-    from auxtap.ui.demo_view import step
-    from auxtap.verification.tiny_models import make_tiny_models
+    from auxtap.verification.engine.tiny_models import make_tiny_models
 
     demo.run("engine", ["engine", "setup", "--release", RELEASE])
     with step(f"make the tiny models {', '.join(MODELS)}") as running:
@@ -146,8 +146,8 @@ def _prepare(demo: Demo) -> dict[str, Path]:
 def _extract(demo: Demo, name: str, model: Path) -> None:
     """Serve one model, extract the conversations, check the store and hold it against transformers."""
     from auxtap.commands import child
+    from auxtap.commands.views.demo_view import step
     from auxtap.serving.processes import choose_port
-    from auxtap.ui.demo_view import step
 
     store, port = demo.output / "stores" / name, choose_port("127.0.0.1", 0)
     serve = ["serve", "--worktree", str(demo.worktree), "--model-path", str(model), "--cpu", "--port", str(port)]
@@ -171,10 +171,10 @@ def _extract(demo: Demo, name: str, model: Path) -> None:
 
 
 def _compare(demo: Demo, name: str, store: Path, model: Path) -> None:
+    from auxtap.commands.views.demo_view import step
     from auxtap.serving.engine_env import set_up_engine
-    from auxtap.ui.demo_view import step
-    from auxtap.verification.engine import TOLERANCE
-    from auxtap.verification.reference import compare_store
+    from auxtap.verification.engine.engine_proof import TOLERANCE
+    from auxtap.verification.engine.reference import compare_store
 
     with step(f"compare {store.name} with transformers") as running:
         python = set_up_engine(RELEASE, cache_layout()).python
@@ -191,7 +191,7 @@ def _compare(demo: Demo, name: str, store: Path, model: Path) -> None:
 def _prove_settings(demo: Demo, patch_folder: Path) -> None:
     """Prove the other settings, chunked prefill and pipeline stages, on servers forked from one import."""
     from auxtap.commands import child
-    from auxtap.ui.demo_view import step
+    from auxtap.commands.views.demo_view import step
 
     arguments = ["verify", str(patch_folder), "--engine"]
     with step(child.shown(arguments)) as running:
@@ -210,7 +210,7 @@ def _prove_settings(demo: Demo, patch_folder: Path) -> None:
 
 
 def _layers() -> str:
-    from auxtap.verification.tiny_models import TINY_LAYERS
+    from auxtap.verification.engine.tiny_models import TINY_LAYERS
 
     return ",".join(str(layer) for layer in TINY_LAYERS)
 

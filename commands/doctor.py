@@ -14,8 +14,8 @@ def doctor(
 ) -> None:
     """Say what this machine lacks, for which command, and what to do about it."""
     from auxtap.commands.surroundings import examine
+    from auxtap.commands.views import console, node_view
     from auxtap.node.checks import FAIL
-    from auxtap.ui import console, node_view
 
     lines = list(examine(cache_layout(), online=online))
     if json_output:

@@ -20,9 +20,9 @@ def drain(
 ) -> None:
     """Carry parts from this host's spool to a shared folder, checked on the way, until interrupted."""
     from auxtap.commands.extract_run import stop_signals
-    from auxtap.extraction.job import StopRequest
-    from auxtap.extraction.relay import relay_spool
-    from auxtap.ui import console, status_view
+    from auxtap.commands.views import console, status_view
+    from auxtap.extraction.run.job import StopRequest
+    from auxtap.extraction.spool.relay import relay_spool
 
     stop = StopRequest()
     ended: threading.Event = stop.finish

@@ -26,8 +26,8 @@ def setup(
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make, repair or find the environment that serves a release on a CPU."""
+    from auxtap.commands.views import console, engine_view
     from auxtap.serving.engine_env import set_up_engine
-    from auxtap.ui import console, engine_view
 
     with engine_view.setup_progress() as progress:
         environment = set_up_engine(

@@ -30,8 +30,8 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> int:
     """Write a store's samples as a trainer's own files; run again, it continues."""
-    from auxtap.extraction.export import ExportJob, export_store
-    from auxtap.ui import export_view
+    from auxtap.commands.views import export_view
+    from auxtap.extraction.export.exporting import ExportJob, export_store
 
     chosen = parse_layers(layers) if layers is not None else ()
     job = ExportJob(store, to, out.absolute(), chosen, draft_vocab, workers, split or "")
@@ -47,7 +47,7 @@ def split_format(name: str, *, local: bool) -> tuple[str, str | None]:
     Raises:
         UsageError: there is no such format, a package that it needs is missing, or the store is not on this machine.
     """
-    from auxtap.extraction.formats.trainer import trainer_format
+    from auxtap.extraction.export.formats.trainer import trainer_format
 
     if name in STORE_FORMATS:
         return name, None
@@ -67,16 +67,16 @@ def check_server(spools: list[Path], trainer: str) -> None:
         UsageError: it cannot.
         ExtractionError: no writer has announced itself.
     """
-    from auxtap.extraction.formats.trainer import trainer_format
-    from auxtap.extraction.suitability import holdings_of_server, select_states
+    from auxtap.extraction.export.formats.trainer import trainer_format
+    from auxtap.extraction.export.suitability import holdings_of_server, select_states
 
     select_states(holdings_of_server(spools), trainer_format(trainer))
 
 
 def export_beside(store: Path, trainer: str, *, as_json: bool) -> None:
     """Export what a run has stored, beside the store; with --json only stderr hears of it."""
-    from auxtap.extraction.export import ExportJob, default_export_folder, export_store
-    from auxtap.ui import console, export_view
+    from auxtap.commands.views import console, export_view
+    from auxtap.extraction.export.exporting import ExportJob, default_export_folder, export_store
 
     out = default_export_folder(store, trainer)
     with export_view.export_progress() as observe:

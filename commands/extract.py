@@ -104,7 +104,7 @@ def extract(
 ) -> int:
     """Extract hidden states into a store; run again, it continues."""
     from auxtap.commands import export, extract_run, planning
-    from auxtap.extraction.job import ExtractionJob
+    from auxtap.extraction.run.job import ExtractionJob
 
     spool_limit = parse_size(max_spool_bytes) if max_spool_bytes is not None else None
     store_limit = parse_size(max_bytes) if max_bytes is not None else None

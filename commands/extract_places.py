@@ -9,7 +9,7 @@ from auxtap.commands.context import cache_layout
 from auxtap.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from auxtap.extraction.job import ServerPlace, Shard
+    from auxtap.extraction.run.job import ServerPlace, Shard
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
 _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -21,7 +21,7 @@ def pair_servers(urls: list[str], spools: list[Path]) -> "list[ServerPlace]":
     Raises:
         UsageError: the numbers do not go together.
     """
-    from auxtap.extraction.job import ServerPlace
+    from auxtap.extraction.run.job import ServerPlace
 
     if len(urls) == 1 and spools:
         return [ServerPlace(urls[0], tuple(spools))]
@@ -64,7 +64,7 @@ def parse_shard(text: str) -> "Shard":
     Raises:
         UsageError: it is no such thing.
     """
-    from auxtap.extraction.job import Shard
+    from auxtap.extraction.run.job import Shard
 
     match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
     if match is None or int(match[1]) > int(match[2]):

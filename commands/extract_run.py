@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 from auxtap.core.errors import AuxtapError, ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
-    from auxtap.extraction.job import ExtractionJob, Observer, StopRequest
-    from auxtap.extraction.reporting import JsonLog
+    from auxtap.extraction.run.job import ExtractionJob, Observer, StopRequest
+    from auxtap.extraction.run.reporting import JsonLog
 
 
 def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:
@@ -23,7 +23,7 @@ def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:
     if not n_prompts:
         return
     from auxtap.commands import canary
-    from auxtap.ui import console
+    from auxtap.commands.views import console
 
     for place in job.places:
         report = canary.watch_canary(place, max(2, n_prompts), job.dataset, timeout_s=job.timeout_s)
@@ -36,9 +36,9 @@ def send_canaries(job: "ExtractionJob", n_prompts: int) -> None:
 
 def carry_out(job: "ExtractionJob", name: str, *, log_json: str | None, metrics_port: int | None, as_json: bool) -> int:
     """Run a job, watched as asked for, and return the exit code."""
-    from auxtap.extraction.driver import StopRequest, run_extraction
-    from auxtap.extraction.reporting import observe_all
-    from auxtap.ui import extract_view
+    from auxtap.commands.views import extract_view
+    from auxtap.extraction.run.driver import StopRequest, run_extraction
+    from auxtap.extraction.run.reporting import observe_all
 
     stop = StopRequest()
     with contextlib.ExitStack() as stack:
@@ -69,8 +69,8 @@ def open_observers(
     Raises:
         UsageError: the log cannot be written, the port is taken, or prometheus-client is not installed.
     """
-    from auxtap.extraction.reporting import JsonLog, Metrics
-    from auxtap.ui import console
+    from auxtap.commands.views import console
+    from auxtap.extraction.run.reporting import JsonLog, Metrics
 
     observers: list[Observer] = []
     log = None
@@ -103,7 +103,7 @@ def _open_log(name: str) -> Iterator[TextIO]:
 @contextlib.contextmanager
 def stop_signals(stop: "StopRequest") -> Iterator[None]:
     """Let the first Ctrl-C (or SIGTERM) finish what is in flight, the second stop now, the third break off."""
-    from auxtap.ui import console
+    from auxtap.commands.views import console
 
     def escalate(number: int, frame: object) -> None:
         if stop.now.is_set():

@@ -17,10 +17,10 @@ def fetch(
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Bring a node's store here, compared file by file; run again, it continues."""
+    from auxtap.commands.views import console, node_view
     from auxtap.node.fetch import fetch_store
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console, node_view
 
     if store is not None and not store.startswith(("/", "~/")):
         raise UsageError(f"--store {store} is no absolute path on the node", hint="leave it out to use the profile's")

@@ -15,8 +15,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Look a store through: norms, lengths, masks, duplicates, outliers, slow samples."""
-    from auxtap.extraction.inspection import inspect_store
-    from auxtap.ui import console, extract_view, inspect_view
+    from auxtap.commands.views import console, extract_view, inspect_view
+    from auxtap.extraction.audit.inspection import inspect_store
 
     with extract_view.check_progress("inspect") as observe:
         found = inspect_store(store, samples, observe)

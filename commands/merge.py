@@ -14,8 +14,8 @@ def merge(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> int:
     """Join the stores of shards; their files are linked, or copied where that cannot be."""
-    from auxtap.extraction.merge import merge_stores
-    from auxtap.ui import status_view
+    from auxtap.commands.views import status_view
+    from auxtap.extraction.store.merge import merge_stores
 
     summary = merge_stores(target, shards)
     status_view.show_merge(summary, target, as_json=as_json)

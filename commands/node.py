@@ -19,10 +19,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def check(name: Name, json_output: Json = False) -> None:
     """Check a node before it costs money: access, SGLang, GPUs, space, model, all-reduce, flags."""
     from auxtap.commands.node_source import read_source
+    from auxtap.commands.views import console, node_view
     from auxtap.node.checks import FAIL, CheckLine, check_node
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console, node_view
 
     profile = find_profile(name)
     source = read_source(profile)
@@ -54,8 +54,8 @@ def new(
     json_output: Json = False,
 ) -> None:
     """Begin a profile from a ready-made starting point."""
+    from auxtap.commands.views import console
     from auxtap.node.library import copy_starting_point
-    from auxtap.ui import console
 
     path = copy_starting_point(name, start)
     if json_output:
@@ -67,8 +67,8 @@ def new(
 @node_app.command(name="list")
 def list_profiles(json_output: Json = False) -> None:
     """List the profiles here and the starting points."""
+    from auxtap.commands.views import console
     from auxtap.node.library import known_profiles, starting_points
-    from auxtap.ui import console
 
     profiles, points = known_profiles(), starting_points()
     if json_output:
@@ -80,9 +80,9 @@ def list_profiles(json_output: Json = False) -> None:
 
 def show_node_status(name: str, *, as_json: bool) -> None:
     """Show what runs on a node: its server, its extractions, and what is left of dead ones."""
+    from auxtap.commands.views import console, node_view
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console, node_view
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session:
@@ -101,9 +101,9 @@ def stop(
     json_output: Json = False,
 ) -> None:
     """Stop what auxtap started on a node, and nothing else: extractions, then the server."""
+    from auxtap.commands.views import console, node_view
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console, node_view
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session:
@@ -129,9 +129,9 @@ def logs(
     """Show the log of a node's server."""
     import sys
 
+    from auxtap.commands.views import console
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session:

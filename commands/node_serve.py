@@ -10,7 +10,7 @@ from auxtap.commands.context import parse_layers
 from auxtap.core.errors import ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
-    from auxtap.extraction.samples import Dataset
+    from auxtap.extraction.datasets.reading import Dataset
     from auxtap.node.session import NodeSession
 
 POLL_S = 0.5
@@ -19,9 +19,9 @@ POLL_S = 0.5
 def explain_flags(name: str, user: Sequence[str], *, as_json: bool) -> None:
     """Show the final command line of a profile, each flag with its origin; the node is not contacted."""
     from auxtap.commands.node_source import read_source
+    from auxtap.commands.views import node_view
     from auxtap.node.flags import final_flags
     from auxtap.node.library import find_profile
-    from auxtap.ui import node_view
 
     profile = find_profile(name)
     flags = final_flags(profile, profile.model_path, read_source(profile).hazards, user)
@@ -46,11 +46,11 @@ def serve_on_node(
     The server is the node's: it goes on when this command ends.
     """
     from auxtap.commands.node_source import make_patch
+    from auxtap.commands.views import console, node_view
     from auxtap.node import serving
     from auxtap.node.flags import Hazards, final_flags
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console, node_view
 
     profile = find_profile(name)
     final_flags(profile, profile.model_path, Hazards(), user)
@@ -72,8 +72,8 @@ def serve_on_node(
 
 def _hold_forward(session: "NodeSession", name: str, server: Any, ready_s: float, port: int, *, as_json: bool) -> None:
     """Forward the server's port until a person has enough, over lost connections too."""
+    from auxtap.commands.views import console, node_view
     from auxtap.serving.processes import choose_port
-    from auxtap.ui import console, node_view
 
     local = choose_port("127.0.0.1", port)
     shown = False
@@ -92,7 +92,7 @@ def _hold_forward(session: "NodeSession", name: str, server: Any, ready_s: float
 @contextlib.contextmanager
 def detaching(name: str) -> Iterator[None]:
     """Let Ctrl-C, and what else asks a command to end, end the watching only; say what goes on."""
-    from auxtap.ui import console
+    from auxtap.commands.views import console
 
     try:
         yield
@@ -116,11 +116,11 @@ class Watch:
 def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watch: Watch) -> int:
     """Extract through a node's server into a store of the node; watched from here, picked up again."""
     from auxtap.commands.extract_run import open_observers
-    from auxtap.extraction.reporting import observe_all
+    from auxtap.commands.views import console, extract_view
+    from auxtap.extraction.run.reporting import observe_all
     from auxtap.node import extraction
     from auxtap.node.library import find_profile
     from auxtap.node.session import open_node
-    from auxtap.ui import console, extract_view
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session, detaching(name), contextlib.ExitStack() as stack:

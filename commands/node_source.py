@@ -18,7 +18,7 @@ def read_source(profile: "NodeProfile") -> "NodeSource":
         SourceError: it cannot be had.
     """
     from auxtap.checkout.source import open_source
-    from auxtap.ui.console import say
+    from auxtap.commands.views.console import say
 
     return node_source(open_source(profile.patch_source, cache_layout(), say))
 
@@ -28,7 +28,7 @@ def node_source(source: "Source") -> "NodeSource":
     from auxtap.core.files import sha256_bytes
     from auxtap.node.flags import HazardFlag, Hazards, RefusedFlags
     from auxtap.node.patch import NodeSource
-    from auxtap.rewriters.hazards import decide_hazards
+    from auxtap.rewriters.patch.hazards import decide_hazards
 
     files = {str(path): sha256_bytes(data) for path, data in source.tree.files.items()}
     decisions = decide_hazards(source.tree)

@@ -10,10 +10,10 @@ from auxtap.core.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
     from auxtap.checkout.source import Source
-    from auxtap.rewriters.diff import PatchSet
-    from auxtap.ui.engine_view import ProofRow
-    from auxtap.verification.engine_cases import CasePlan
-    from auxtap.verification.engine_report import EngineReport
+    from auxtap.commands.views.engine_view import ProofRow
+    from auxtap.rewriters.patch.diff import PatchSet
+    from auxtap.verification.engine.engine_cases import CasePlan
+    from auxtap.verification.engine.engine_report import EngineReport
 
 MODELS_HELP = "Tiny models to serve, with commas, each under every setting."
 SETTINGS_HELP = "Settings to serve with, with commas, for every tiny model."
@@ -49,9 +49,9 @@ class NumericChoice:
 
 def prove_numerically(source: "Source", patch_set: "PatchSet", choice: NumericChoice) -> "EngineReport":
     """Run the chosen servers on a patched tree of their own."""
-    from auxtap.ui.console import say
-    from auxtap.verification.engine import prove_patch
-    from auxtap.verification.matrix_page import keep_matrix
+    from auxtap.commands.views.console import say
+    from auxtap.verification.engine.engine_proof import prove_patch
+    from auxtap.verification.releases.matrix_page import keep_matrix
 
     report = prove_patch(source, patch_set, cache_layout(), cases=_plan(source, patch_set, choice), progress=say)
     if choice.table is not None:
@@ -61,9 +61,9 @@ def prove_numerically(source: "Source", patch_set: "PatchSet", choice: NumericCh
 
 
 def _plan(source: "Source", patch_set: "PatchSet", choice: NumericChoice) -> "CasePlan | None":
-    from auxtap.verification.engine_cases import matrix_cases
-    from auxtap.verification.engine_settings import SETTINGS
-    from auxtap.verification.tiny_models import TINY_MODELS
+    from auxtap.verification.engine.engine_cases import matrix_cases
+    from auxtap.verification.engine.engine_settings import SETTINGS
+    from auxtap.verification.engine.tiny_models import TINY_MODELS
 
     if not choice.is_matrix:
         return None
@@ -81,8 +81,8 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 def proof_rows(report: "EngineReport") -> "list[ProofRow]":
     """Return a report as rows: every state, every case without states, every case that was left out."""
-    from auxtap.ui.engine_view import ProofRow
-    from auxtap.verification.engine_report import RIGHT
+    from auxtap.commands.views.engine_view import ProofRow
+    from auxtap.verification.engine.engine_report import RIGHT
 
     rows = []
     for result in report.cases:

@@ -26,7 +26,7 @@ def patch(
         return
     from auxtap.checkout.publication import publish_patch
     from auxtap.commands import patching
-    from auxtap.ui import console, patch_view
+    from auxtap.commands.views import console, patch_view
 
     proved = patching.prove_source(source, layers, model)
     checks = patching.check_rows(proved.proof)
@@ -56,9 +56,9 @@ def _list_classes(source: str, *, json_output: bool) -> None:
 
     from auxtap.checkout.source import open_source
     from auxtap.commands.context import cache_layout
-    from auxtap.rewriters.model_classes import classify_classes
-    from auxtap.rewriters.surveys import Surveys
-    from auxtap.ui import console, patch_view
+    from auxtap.commands.views import console, patch_view
+    from auxtap.rewriters.backbones.model_classes import classify_classes
+    from auxtap.rewriters.backbones.surveys import Surveys
 
     layout = cache_layout()
     tree = open_source(source, layout, console.say).tree

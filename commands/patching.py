@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from auxtap.commands.context import cache_layout, parse_layers
 
 if TYPE_CHECKING:
-    from auxtap.rewriters.plan import CapturePlan
-    from auxtap.ui.patch_view import CheckRow, DecisionRow, InsertionRow, PatchRow
-    from auxtap.verification.proof_level import ProofLevel
-    from auxtap.verification.proved import ProvedPatch
-    from auxtap.verification.verdicts import Proof
+    from auxtap.commands.views.patch_view import CheckRow, DecisionRow, InsertionRow, PatchRow
+    from auxtap.rewriters.patch.plan import CapturePlan
+    from auxtap.verification.proof.proof_level import ProofLevel
+    from auxtap.verification.proof.proved import ProvedPatch
+    from auxtap.verification.static.verdicts import Proof
 
 DEFAULT_LAYERS = "3,31,59"
 DEFAULT_MODELS = "deepseek,llama"
@@ -22,11 +22,11 @@ MODELS_HELP = "Models whose pipeline stages are tapped: names of files below mod
 def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     """Open a source, write its patch and judge it."""
     from auxtap.checkout.source import open_source
-    from auxtap.rewriters.registry import model_files, parse_models
-    from auxtap.rewriters.surveys import Surveys
-    from auxtap.rewriters.syntax import ParsedTree
-    from auxtap.ui.console import say
-    from auxtap.verification.proved import prove_patch
+    from auxtap.commands.views.console import say
+    from auxtap.rewriters.backbones.surveys import Surveys
+    from auxtap.rewriters.patch.registry import model_files, parse_models
+    from auxtap.rewriters.places.syntax import ParsedTree
+    from auxtap.verification.proof.proved import prove_patch
 
     indices, models = parse_layers(layers), parse_models(model)
     layout = cache_layout()
@@ -41,16 +41,16 @@ def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
 
 def check_rows(proof: "Proof") -> "list[CheckRow]":
     """Return the checks as they are shown."""
-    from auxtap.ui.patch_view import CheckRow
-    from auxtap.verification.verdicts import Verified
+    from auxtap.commands.views.patch_view import CheckRow
+    from auxtap.verification.static.verdicts import Verified
 
     return [CheckRow(verdict.check, isinstance(verdict, Verified), verdict.detail) for verdict in proof.verdicts]
 
 
 def insertion_rows(plan: "CapturePlan") -> "list[InsertionRow]":
     """Return the inserted lines as they are shown."""
+    from auxtap.commands.views.patch_view import InsertionRow
     from auxtap.core.source_tree import SRT_ROOT
-    from auxtap.ui.patch_view import InsertionRow
 
     return [
         InsertionRow(each.kind, str(each.path.relative_to(SRT_ROOT)), each.line, each.scope, each.anchor)
@@ -60,14 +60,14 @@ def insertion_rows(plan: "CapturePlan") -> "list[InsertionRow]":
 
 def decision_rows(plan: "CapturePlan") -> "list[DecisionRow]":
     """Return the hazards as they are shown."""
-    from auxtap.ui.patch_view import DecisionRow
+    from auxtap.commands.views.patch_view import DecisionRow
 
     return [DecisionRow(decision.hazard, decision.verdict, " ".join(decision.flags)) for decision in plan.decisions]
 
 
 def patch_row(proved: "ProvedPatch") -> "PatchRow":
     """Return what a patch comes to as it is shown."""
-    from auxtap.ui.patch_view import PatchRow
+    from auxtap.commands.views.patch_view import PatchRow
 
     patch_set = proved.patch_set
     return PatchRow(

@@ -12,10 +12,10 @@ from auxtap.core.errors import ExitCode, ExtractionError, UsageError
 if TYPE_CHECKING:
     from auxtap.commands.dataset import TokenizerChoice
     from auxtap.commands.extract_places import StorePlace
-    from auxtap.extraction.fleet import Fleet
-    from auxtap.extraction.job import ExtractionJob, ServerPlace
-    from auxtap.extraction.samples import DatasetRules, DatasetSurvey
-    from auxtap.extraction.topology import Topology
+    from auxtap.extraction.datasets.reading import DatasetRules, DatasetSurvey
+    from auxtap.extraction.run.fleet import Fleet
+    from auxtap.extraction.run.job import ExtractionJob, ServerPlace
+    from auxtap.extraction.spool.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def show_dry_run(
     reserve_bytes: int,
 ) -> int:
     """Print the plan; exit 1 when the extraction could not be begun or lines of the dataset are bad."""
-    from auxtap.extraction.plan import Bounds, Room, look_for_room, make_plan
-    from auxtap.extraction.samples import survey_dataset
-    from auxtap.ui import plan_view
+    from auxtap.commands.views import plan_view
+    from auxtap.extraction.datasets.reading import survey_dataset
+    from auxtap.extraction.run.plan import Bounds, Room, look_for_room, make_plan
 
     survey = survey_dataset(dataset, tokenizer.load(), rules)
     seen = _ask_servers(survey, places, store, trial, max_spool_bytes) if places else _suppose(supposed)
@@ -93,7 +93,7 @@ def show_dry_run(
 
 
 def _suppose(supposed: Supposed) -> _Seen:
-    from auxtap.extraction.plan import supposed_topology, topology_of_config
+    from auxtap.extraction.run.plan import supposed_topology, topology_of_config
 
     layers = parse_layers(supposed.layers) if supposed.layers is not None else None
     if supposed.hidden_size is not None:
@@ -119,8 +119,8 @@ def _ask_servers(
 ) -> _Seen:
     import threading
 
-    from auxtap.extraction.fleet import open_fleet
-    from auxtap.extraction.job import ExtractionJob
+    from auxtap.extraction.run.fleet import open_fleet
+    from auxtap.extraction.run.job import ExtractionJob
 
     first, *others = places
     with tempfile.TemporaryDirectory(prefix=".auxtap-trial-", dir=_folder_for(store)) as folder:
@@ -163,9 +163,9 @@ def _try_out(job: "ExtractionJob", n_samples: int, longest: int) -> float | None
     """Extract some samples into a store that is thrown away; return the tokens a second."""
     from dataclasses import replace
 
-    from auxtap.extraction.driver import run_extraction
-    from auxtap.extraction.plan import some_samples
-    from auxtap.ui import console
+    from auxtap.commands.views import console
+    from auxtap.extraction.run.driver import run_extraction
+    from auxtap.extraction.run.plan import some_samples
 
     some = some_samples(job.dataset, n_samples, longest)
     if not some.samples:
@@ -179,8 +179,8 @@ def _try_out(job: "ExtractionJob", n_samples: int, longest: int) -> float | None
 
 
 def _stored_ids(store: Path) -> frozenset[str]:
-    from auxtap.extraction.ledger import STORED, scan_ledger
-    from auxtap.extraction.store import LEDGER
+    from auxtap.extraction.store.ledger import STORED, scan_ledger
+    from auxtap.extraction.store.store import LEDGER
 
     lines = scan_ledger(store / LEDGER).last_lines()
     return frozenset(sample_id for sample_id, line in lines.items() if line.fate == STORED)

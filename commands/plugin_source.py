@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from auxtap.core.errors import PatchError, ServerError, SourceError
 from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree
-from auxtap.plugin.patches import FittingPatch, PluginRefusedError, find_fitting_patch
+from auxtap.serving.plugin.patches import FittingPatch, PluginRefusedError, find_fitting_patch
 
 _PLUGIN_FILES = ("srt/plugins/__init__.py", "srt/managers/scheduler.py")
 _WHERE = (
@@ -46,7 +46,7 @@ def _find_package(python: Path) -> Path:
 
 
 def _plugin_way(package: Path) -> str:
-    from auxtap.tracer.plugin_way import find_plugin_way
+    from auxtap.tracer.hazards.plugin_way import find_plugin_way
 
     files = {PACKAGE_ROOT / name: package / name for name in _PLUGIN_FILES}
     data: dict[PurePosixPath, bytes] = {name: path.read_bytes() for name, path in files.items() if path.is_file()}

@@ -30,9 +30,9 @@ def preview(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show a sample: trained tokens, and each state's token beside the token that it is to predict."""
-    from auxtap.extraction.preview import preview_sample
-    from auxtap.extraction.samples import DatasetRules
-    from auxtap.ui import console, preview_view
+    from auxtap.commands.views import console, preview_view
+    from auxtap.extraction.audit.preview import preview_sample
+    from auxtap.extraction.datasets.reading import DatasetRules
 
     loaded = TokenizerChoice(tokenizer, trust_remote_code, template_args, rewritten).load(need_template=False)
     rules = DatasetRules(max_tokens=max_tokens, too_long=too_long)

@@ -119,9 +119,9 @@ def run_server(spec: "LaunchSpec", timeout_s: float, *, restarts: int, json_outp
     Raises:
         ServerError: it does not become ready, or ends by itself and was started again often enough.
     """
+    from auxtap.commands.views import console, engine_view
     from auxtap.serving.keeper import Keeper
     from auxtap.serving.server import ServerProcess
-    from auxtap.ui import console, engine_view
 
     assert spec.spool is not None
     show = engine_view.show_server_line if json_output else engine_view.show_server
@@ -145,8 +145,8 @@ def run_server(spec: "LaunchSpec", timeout_s: float, *, restarts: int, json_outp
 
 def tidy_spool(spool: Path) -> None:
     """Remove a spool that nobody named, unless it holds parts that an extractor may still want."""
+    from auxtap.commands.views import console
     from auxtap.serving.spool import remove_spool
-    from auxtap.ui import console
 
     left = remove_spool(spool)
     if left:

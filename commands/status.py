@@ -23,7 +23,7 @@ def status(
 
         show_node_status(node, as_json=as_json)
     if store is not None:
-        from auxtap.extraction.status import read_status
-        from auxtap.ui import status_view
+        from auxtap.commands.views import status_view
+        from auxtap.extraction.run.status import read_status
 
         status_view.show_status(read_status(store), store, as_json=as_json)

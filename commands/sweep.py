@@ -11,8 +11,8 @@ from auxtap.commands.patching import DEFAULT_LAYERS, DEFAULT_MODELS, LAYERS_HELP
 from auxtap.core.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from auxtap.ui.sweep_view import SweepRow
-    from auxtap.verification.sweep import ReleaseResult
+    from auxtap.commands.views.sweep_view import SweepRow
+    from auxtap.verification.releases.sweep import ReleaseResult
 
 
 def sweep(
@@ -26,11 +26,11 @@ def sweep(
     json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Write and prove the patch of many SGLang releases; a sweep of all writes the page."""
+    from auxtap.commands.views import console, sweep_view
     from auxtap.core.files import publish_bytes
-    from auxtap.rewriters.registry import parse_models
-    from auxtap.ui import console, sweep_view
-    from auxtap.verification.compatibility import PAGE_NAME, compatibility_page
-    from auxtap.verification.sweep import chosen_releases, sweep_releases
+    from auxtap.rewriters.patch.registry import parse_models
+    from auxtap.verification.releases.compatibility import PAGE_NAME, compatibility_page
+    from auxtap.verification.releases.sweep import chosen_releases, sweep_releases
 
     indices, models = parse_layers(layers), parse_models(model)
     chosen = chosen_releases(releases)
@@ -59,7 +59,7 @@ def _record(result: "ReleaseResult") -> dict[str, Any]:
 
 
 def _sweep_row(result: "ReleaseResult") -> "SweepRow":
-    from auxtap.ui.sweep_view import SweepRow
+    from auxtap.commands.views.sweep_view import SweepRow
 
     level = result.level
     return SweepRow(

@@ -11,8 +11,8 @@ from auxtap.commands.context import cache_layout
 from auxtap.core.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
-    from auxtap.tracer.cache import TraceCache
-    from auxtap.tracer.report import TraceReport
+    from auxtap.tracer.report.cache import TraceCache
+    from auxtap.tracer.report.trace_report import TraceReport
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def trace(
 def _report(source: str, asked: _Asked) -> "TraceReport":
     """Return the report of a tree: the kept one of its commit where there is one."""
     from auxtap.checkout.identity import known_identity
-    from auxtap.tracer.cache import NO_CACHE, TraceCache
+    from auxtap.tracer.report.cache import NO_CACHE, TraceCache
 
     layout = cache_layout()
     cache = NO_CACHE if asked.fresh else TraceCache(layout.root / "traces")
@@ -95,8 +95,8 @@ def _report(source: str, asked: _Asked) -> "TraceReport":
         return replace(kept, origin=source)
 
     from auxtap.checkout.source import open_source
+    from auxtap.commands.views import console
     from auxtap.tracer.tracing import trace_tree
-    from auxtap.ui import console
 
     tree = open_source(source, layout, console.say).tree
     only = None if asked.file is None else PurePosixPath(asked.file)
@@ -108,7 +108,7 @@ def _report(source: str, asked: _Asked) -> "TraceReport":
 
 
 def _folder_report(source: str, cache: "TraceCache") -> "TraceReport":
-    from auxtap.tracer.folder import read_folder
+    from auxtap.tracer.source.folder import read_folder
     from auxtap.tracer.tracing import trace_tree
 
     found = read_folder(Path(source).expanduser())
@@ -117,7 +117,7 @@ def _folder_report(source: str, cache: "TraceCache") -> "TraceReport":
 
 
 def _narrowed(report: "TraceReport", roles: tuple[str, ...], *, hazards_only: bool) -> "TraceReport":
-    from auxtap.tracer import filters
+    from auxtap.tracer.report import filters
 
     if hazards_only:
         return filters.only_hazards(report)
@@ -126,32 +126,32 @@ def _narrowed(report: "TraceReport", roles: tuple[str, ...], *, hazards_only: bo
 
 def _show(report: "TraceReport", *, json_output: bool, quiet: bool) -> None:
     if json_output:
-        from auxtap.ui import console
+        from auxtap.commands.views import console
 
         console.emit_json(report.to_json())
     elif not quiet:
-        from auxtap.ui import trace_view
+        from auxtap.commands.views import trace_view
 
         trace_view.show_report(report)
 
 
 def _show_changes(old: "TraceReport", new: "TraceReport", *, json_output: bool) -> None:
-    from auxtap.tracer.compare import compare
+    from auxtap.tracer.report.compare import compare
 
     comparison = compare(old, new)
     if json_output:
-        from auxtap.ui import console
+        from auxtap.commands.views import console
 
         console.emit_json(comparison.to_json())
     else:
-        from auxtap.ui import trace_diff_view
+        from auxtap.commands.views import trace_diff_view
 
         trace_diff_view.show_comparison(comparison)
 
 
 def _write_page(report: "TraceReport", path: Path) -> None:
+    from auxtap.commands.views import console, trace_html
     from auxtap.core.files import publish_bytes
-    from auxtap.ui import console, trace_html
 
     try:
         publish_bytes(path, trace_html.page_of(report).encode())
@@ -161,8 +161,8 @@ def _write_page(report: "TraceReport", path: Path) -> None:
 
 
 def _known_roles(given: str) -> tuple[str, ...]:
-    from auxtap.tracer.entries import UNKNOWN
-    from auxtap.tracer.roles import ROLES
+    from auxtap.tracer.report.entries import UNKNOWN
+    from auxtap.tracer.report.roles import ROLES
 
     names = tuple(name.strip() for name in given.split(",") if name.strip())
     for name in names:
@@ -179,8 +179,8 @@ def _no_role(name: str, known: list[str]) -> UsageError:
 
 
 def _explain(name: str) -> None:
-    from auxtap.tracer.roles import ROLES, UNKNOWN_ROLE
-    from auxtap.ui import trace_view
+    from auxtap.commands.views import trace_view
+    from auxtap.tracer.report.roles import ROLES, UNKNOWN_ROLE
 
     roles = {**ROLES, UNKNOWN_ROLE.name: UNKNOWN_ROLE}
     if name not in roles:

@@ -11,7 +11,7 @@ from auxtap.commands.patching import DEFAULT_LAYERS, DEFAULT_MODELS, LAYERS_HELP
 from auxtap.core.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from auxtap.verification.upgrade import UpgradeReport
+    from auxtap.verification.releases.upgrade import UpgradeReport
 
 _SOURCE_HELP = "release such as 0.5.9, or a SOURCE."
 
@@ -27,10 +27,10 @@ def upgrade(
     """Retrace, regenerate and prove for B, show what changed since A, and give one verdict."""
     from auxtap.checkout.publication import publish_patch
     from auxtap.checkout.source import open_source
-    from auxtap.rewriters.registry import parse_models
-    from auxtap.rewriters.surveys import Surveys
-    from auxtap.ui import console, sweep_view
-    from auxtap.verification.upgrade import compare_releases
+    from auxtap.commands.views import console, sweep_view
+    from auxtap.rewriters.backbones.surveys import Surveys
+    from auxtap.rewriters.patch.registry import parse_models
+    from auxtap.verification.releases.upgrade import compare_releases
 
     indices, models = parse_layers(layers), parse_models(model)
     layout = cache_layout()

@@ -14,8 +14,8 @@ from auxtap.core.errors import CheckFailedError, UsageError
 if TYPE_CHECKING:
     from auxtap.checkout.publication import PublishedPatch
     from auxtap.checkout.source import Source
-    from auxtap.verification.engine_report import EngineReport
-    from auxtap.verification.verdicts import Proof
+    from auxtap.verification.engine.engine_report import EngineReport
+    from auxtap.verification.static.verdicts import Proof
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def verify(
 ) -> None:
     """Prove that a patch does what it says and nothing else."""
     from auxtap.commands import patching
-    from auxtap.ui import console, engine_view, patch_view
+    from auxtap.commands.views import console, engine_view, patch_view
 
     choice = numeric.NumericChoice(engine, matrix, models, settings, record, table)
     choice.check()
@@ -76,9 +76,9 @@ def verify(
 def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     from auxtap.checkout.publication import find_patch, read_published
     from auxtap.commands import patching
-    from auxtap.rewriters.surveys import Surveys
-    from auxtap.ui.console import say
-    from auxtap.verification.static import verify_static
+    from auxtap.commands.views.console import say
+    from auxtap.rewriters.backbones.surveys import Surveys
+    from auxtap.verification.static.static import verify_static
 
     files = find_patch(Path(target).expanduser())
     if files is None:
@@ -96,9 +96,9 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
 
 
 def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineReport":
-    from auxtap.rewriters.diff import write_patch
-    from auxtap.rewriters.plan import plan_capture
-    from auxtap.rewriters.surveys import Surveys
+    from auxtap.rewriters.backbones.surveys import Surveys
+    from auxtap.rewriters.patch.diff import write_patch
+    from auxtap.rewriters.patch.plan import plan_capture
 
     # The static proof has shown that writing the patch again gives the same bytes.
     tree, surveys = judged.source.tree, Surveys(cache_layout().surveys)
@@ -110,9 +110,9 @@ def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineRep
 
 
 def _keep(judged: _Judged, report: "EngineReport", folder: Path) -> None:
-    from auxtap.ui.console import say
-    from auxtap.verification.engine import summarize_cases
-    from auxtap.verification.proof_level import EngineProof, keep_proof
+    from auxtap.commands.views.console import say
+    from auxtap.verification.engine.engine_proof import summarize_cases
+    from auxtap.verification.proof.proof_level import EngineProof, keep_proof
 
     source = judged.source
     not_run = tuple(str(case) for case in report.not_run)
@@ -122,7 +122,7 @@ def _keep(judged: _Judged, report: "EngineReport", folder: Path) -> None:
 
 def _source_of(published: "PublishedPatch", source: str | None) -> "Source":
     from auxtap.checkout.source import open_source
-    from auxtap.ui.console import say
+    from auxtap.commands.views.console import say
 
     manifest = published.manifest
     if source is None and manifest.origin.kind != "pypi":

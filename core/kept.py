@@ -35,7 +35,7 @@ class KeptEntries:
     def _code(self) -> bytes:
         digest = hashlib.sha256(f"python {platform.python_version()}\n".encode() + self.more)
         own = (Path(__file__), Path(codec.__file__))
-        for path in (*sorted(self.package.glob("*.py")), *own):
+        for path in (*sorted(self.package.rglob("*.py")), *own):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.digest()
 

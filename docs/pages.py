@@ -51,11 +51,11 @@ ORDER = (
 )
 PUBLIC = (
     ("auxtap", ("open_source", "open_store")),
-    ("auxtap.api.tree", ("OpenTree", "WrittenPatch")),
-    ("auxtap.extraction.reader", ("StoreReader", "StoredSample")),
-    ("auxtap.extraction.manifest", ("StoreManifest",)),
-    ("auxtap.tracer.report", ("TraceReport",)),
-    ("auxtap.rewriters.plan", ("CapturePlan",)),
+    ("auxtap.tree", ("OpenTree", "WrittenPatch")),
+    ("auxtap.extraction.store.reader", ("StoreReader", "StoredSample")),
+    ("auxtap.extraction.store.manifest", ("StoreManifest",)),
+    ("auxtap.tracer.report.trace_report", ("TraceReport",)),
+    ("auxtap.rewriters.patch.plan", ("CapturePlan",)),
     ("auxtap.core.errors", ("AuxtapError", "ExitCode")),
 )
 

@@ -12,7 +12,6 @@ from auxtap.core.files import sha256_bytes
 # Folders (whole) and files of the package that the agent is made of.
 _CONTENTS = (
     "__init__.py",
-    "canary",
     "core",
     "extraction",
     "node/__init__.py",

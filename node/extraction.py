@@ -7,9 +7,9 @@ from typing import Any
 
 from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 from auxtap.core.files import sha256_bytes
+from auxtap.extraction.datasets.reading import Dataset
 from auxtap.extraction.datasets.sent import sent_lines
-from auxtap.extraction.job import ExtractionProgress, ExtractionSummary, Observer, SampleFate
-from auxtap.extraction.samples import Dataset
+from auxtap.extraction.run.job import ExtractionProgress, ExtractionSummary, Observer, SampleFate
 from auxtap.node.remote import Progress
 from auxtap.node.session import NodeSession
 

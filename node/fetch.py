@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import fsync_directory, held_lock, publish_bytes
-from auxtap.extraction.digests import digest_file
-from auxtap.extraction.ledger import LedgerLine, LedgerPart, LedgerWriter, read_ledger
-from auxtap.extraction.manifest import read_manifest
-from auxtap.extraction.store import LEDGER, LOCK, MANIFEST, SAMPLES
+from auxtap.extraction.store.digests import digest_file
+from auxtap.extraction.store.ledger import LedgerLine, LedgerPart, LedgerWriter, read_ledger
+from auxtap.extraction.store.manifest import read_manifest
+from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, SAMPLES
 from auxtap.node.session import NodeSession
 from auxtap.node.ssh import ConnectionLostError
 

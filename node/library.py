@@ -17,7 +17,7 @@ def starting_points() -> tuple[str, ...]:
 
 
 def _shipped() -> Path:
-    return Path(str(importlib.resources.files("auxtap.nodes")))
+    return Path(str(importlib.resources.files("auxtap.node.profiles")))
 
 
 def find_profile(name: str, folder: Path = FOLDER) -> NodeProfile:

@@ -25,7 +25,9 @@ def make_plugin_home(cache: CacheLayout) -> Path:
     link, record = home / "auxtap", home / f"auxtap-{__version__}.dist-info"
     try:
         publish_bytes(record / "METADATA", f"Metadata-Version: 2.1\nName: auxtap\nVersion: {__version__}\n".encode())
-        publish_bytes(record / "entry_points.txt", f"[{PLUGIN_GROUP}]\n{PLUGIN_NAME} = auxtap.plugin:load\n".encode())
+        publish_bytes(
+            record / "entry_points.txt", f"[{PLUGIN_GROUP}]\n{PLUGIN_NAME} = auxtap.serving.plugin:load\n".encode()
+        )
         if not link.is_symlink() or link.readlink() != PACKAGE:
             fresh = home / ".auxtap.new"
             fresh.unlink(missing_ok=True)

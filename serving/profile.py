@@ -21,7 +21,7 @@ ENV_FINAL = "AUXTAP_FINAL"
 ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
 ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
 ENV_RELEASE = "AUXTAP_RELEASE"
-# What the plugin reads (plugin/loading.py holds the same name).
+# What the plugin reads (serving/plugin/loading.py holds the same name).
 ENV_PATCH = "AUXTAP_PATCH"
 ENV_CPU_SHIM = "AUXTAP_CPU_SHIM"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from auxtap.serving.profile import LaunchSpec
 from auxtap.serving.server import ServerProcess
-from auxtap.verification.engine_run import extract_all, write_dataset
-from auxtap.verification.engine_settings import SETTINGS
-from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
+from auxtap.verification.engine.engine_run import extract_all, write_dataset
+from auxtap.verification.engine.engine_settings import SETTINGS
+from auxtap.verification.engine.reference import Comparison, StoreAndModel, compare_stores
 
 
 def assert_serves_right_states(spec: LaunchSpec, folder: Path, reference_python: Path) -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from safetensors import safe_open
 
-SINK = Path(__file__).parent.parent / "benchmarks/sink.py"
+SINK = Path(__file__).parent.parent / "examples/benchmarks/sink.py"
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import typer.main
 from auxtap import __version__, cli
 from auxtap.commands import context
 from auxtap.commands.menu import MENU
+from auxtap.commands.views import console, patch_view
 from auxtap.core.errors import (
     AuxtapError,
     ExitCode,
@@ -29,7 +30,6 @@ from auxtap.core.errors import (
     UsageError,
     WorktreeError,
 )
-from auxtap.ui import console, patch_view
 
 COMMANDS = ("trace", "patch", "verify", "apply", "revert", "engine", "serve", "canary", "extract", "check", "demo")
 
@@ -230,7 +230,7 @@ def test_every_usage_error_has_a_next_step():
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True).stdout
     bare = []
     for name in listed.splitlines():
-        if name.startswith(("tests/", "fixtures/", "benchmarks/", "docs/")):
+        if name.startswith(("tests/", "fixtures/", "examples/", "docs/")):
             continue
         for node in ast.walk(ast.parse((root / name).read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "UsageError":

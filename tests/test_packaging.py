@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def _package_folders() -> set[str]:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    apart = ("tests/", "fixtures/", "benchmarks/", "docs/")
+    apart = ("tests/", "fixtures/", "docs/")
     folders = {Path(line).parent for line in listed.splitlines() if not line.startswith(apart)}
     return {".".join(["auxtap", *folder.parts]) for folder in folders if not folder.is_relative_to("examples")}
 
@@ -34,7 +34,7 @@ def test_every_package_has_an_init():
 
 def test_no_other_module_at_the_root():
     """Any other would land in the wheel as a module of the package."""
-    assert sorted(path.name for path in ROOT.glob("*.py")) == ["__init__.py", "cli.py"]
+    assert sorted(path.name for path in ROOT.glob("*.py")) == ["__init__.py", "cli.py", "tree.py"]
 
 
 def test_one_version():
@@ -64,11 +64,12 @@ def test_the_wheel_holds_everything(tmp_path):
     code = {
         name
         for name in files
-        if name.endswith((".py", ".typed"))
-        and not name.startswith(("tests/", "fixtures/", "examples/", "benchmarks/", "docs/"))
+        if name.endswith((".py", ".typed")) and not name.startswith(("tests/", "fixtures/", "examples/", "docs/"))
     }
     data = {
-        name for name in files if name.startswith(("generated/", "serving/engine_locks/", "nodes/")) and "." in name
+        name
+        for name in files
+        if name.startswith(("generated/", "serving/engine_locks/", "node/profiles/")) and "." in name
     }
     data |= {"checkout/releases.json"}
     assert held == code | data

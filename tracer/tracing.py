@@ -7,23 +7,23 @@ from pathlib import PurePosixPath
 from auxtap.core.collector import collector_paused
 from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
-from auxtap.tracer.branches import classify_branches
-from auxtap.tracer.cache import NO_CACHE, TraceCache
-from auxtap.tracer.classes import ClassIndex
-from auxtap.tracer.entries import FileTrace, Mentions
-from auxtap.tracer.facts import find_facts
-from auxtap.tracer.flow import FlowFinder
-from auxtap.tracer.flow_steps import find_delivery
-from auxtap.tracer.fragments import SourceFile
-from auxtap.tracer.hazards import SKIPPING, find_hazards
-from auxtap.tracer.layers import find_layer_rules
-from auxtap.tracer.names import may_hold_names
-from auxtap.tracer.notes import annotate_branches, annotate_sites
-from auxtap.tracer.occurrences import gather_occurrences
-from auxtap.tracer.plugin_way import find_plugin_way
-from auxtap.tracer.report import Flow, FlowStep, Hazard, SkippedFile, TraceReport
-from auxtap.tracer.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
-from auxtap.tracer.sites import classify_sites
+from auxtap.tracer.branches.branch_roles import classify_branches
+from auxtap.tracer.flow.classes import ClassIndex
+from auxtap.tracer.flow.facts import find_facts
+from auxtap.tracer.flow.flow_finder import FlowFinder
+from auxtap.tracer.flow.flow_steps import find_delivery
+from auxtap.tracer.flow.layers import find_layer_rules
+from auxtap.tracer.flow.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
+from auxtap.tracer.hazards.hazard_finder import SKIPPING, find_hazards
+from auxtap.tracer.hazards.plugin_way import find_plugin_way
+from auxtap.tracer.report.cache import NO_CACHE, TraceCache
+from auxtap.tracer.report.entries import FileTrace, Mentions
+from auxtap.tracer.report.trace_report import Flow, FlowStep, Hazard, SkippedFile, TraceReport
+from auxtap.tracer.sites.notes import annotate_branches, annotate_sites
+from auxtap.tracer.sites.site_roles import classify_sites
+from auxtap.tracer.source.fragments import SourceFile
+from auxtap.tracer.source.names import may_hold_names
+from auxtap.tracer.source.occurrences import gather_occurrences
 
 
 def trace_file(path: PurePosixPath, data: bytes) -> FileTrace:

@@ -18,7 +18,7 @@ from typing import Any
 
 from auxtap.commands.context import cache_layout
 from auxtap.serving.engine_env import set_up_engine
-from auxtap.verification.tiny_models import make_tiny_models
+from auxtap.verification.engine.tiny_models import make_tiny_models
 
 HERE = Path(__file__).resolve().parent
 RELEASE, LAYERS = "0.5.9", "2,4,6"

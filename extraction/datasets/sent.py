@@ -9,7 +9,7 @@ from auxtap.extraction.datasets.holdout import Holdout
 from auxtap.extraction.datasets.record import Record
 
 if TYPE_CHECKING:
-    from auxtap.extraction.samples import Dataset
+    from auxtap.extraction.datasets.reading import Dataset
 
 _HEADER = "auxtap_dataset"
 _VERSION = 1

@@ -128,9 +128,9 @@ class _NodeKeeper:
 
 def run_here(folder: NodeFolder, job: "Mapping[str, Any]", events_path: Path) -> "dict[str, Any]":
     """Carry the extraction out in this process."""
-    from auxtap.extraction.driver import ExtractionJob, StopRequest, run_extraction
-    from auxtap.extraction.job import Shard
-    from auxtap.extraction.samples import read_dataset
+    from auxtap.extraction.datasets.reading import read_dataset
+    from auxtap.extraction.run.driver import ExtractionJob, StopRequest, run_extraction
+    from auxtap.extraction.run.job import Shard
 
     events = _Events(events_path)
     stop = StopRequest()
@@ -173,9 +173,9 @@ def send_canary(job: "Mapping[str, Any]", dataset: Any, n_prompts: int, say: "Ca
             f"the canary needs numpy, which {sys.executable} on the node lacks",
             hint="name SGLang's own Python as node.python in the profile, or go without it: --canary 0",
         )
-    from auxtap.canary.checks import FAILED
-    from auxtap.canary.run import CanaryTarget, run_canary
-    from auxtap.extraction.job import ServerPlace
+    from auxtap.extraction.canary.checks import FAILED
+    from auxtap.extraction.canary.run import CanaryTarget, run_canary
+    from auxtap.extraction.run.job import ServerPlace
 
     target = CanaryTarget(ServerPlace(job["url"], (Path(job["spool"]),)), timeout_s=job["options"]["timeout_s"])
     report = run_canary(target, max(2, n_prompts), dataset, say)

@@ -1,4 +1,4 @@
-"""Find NaN and infinity without numpy: what `extraction/finite.py` says, on bytes."""
+"""Find NaN and infinity without numpy: what `extraction/spool/finite.py` says, on bytes."""
 
 # Which bits of which byte of a little-endian value are set in NaN and infinity only, byte 0 being the lowest.
 _MASKS = {"BF16": {1: 0x7F, 0: 0x80}, "F16": {1: 0x7C}, "F32": {3: 0x7F, 2: 0x80}}

@@ -1,6 +1,6 @@
 """The part of httpx that extraction uses, on the standard library, for nodes without httpx.
 
-Only what `extraction/client.py` calls is here, under httpx's names: one connection a thread, kept open between
+Only what `extraction/servers/client.py` calls is here, under httpx's names: one connection a thread, kept open between
 requests, no proxies, no redirects.
 """
 

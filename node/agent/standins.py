@@ -19,4 +19,4 @@ def install_standins() -> None:
     if importlib.util.find_spec("numpy") is None:
         from auxtap.node.agent import plain_finite
 
-        sys.modules["auxtap.extraction.finite"] = plain_finite
+        sys.modules["auxtap.extraction.spool.finite"] = plain_finite

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ExtractionError
-from auxtap.extraction.store import LEDGER, MANIFEST
+from auxtap.extraction.store.store import LEDGER, MANIFEST
 
 BLOCK_BYTES = 1 << 20
 

@@ -13,13 +13,13 @@ from auxtap.checkout.wheel import fetch_wheel
 from auxtap.commands.serve_spec import Wanted, patched_spec
 from auxtap.core.cache import CacheLayout
 from auxtap.core.files import sha256_file
-from auxtap.rewriters.diff import write_patch
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import write_patch
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.server import be_silent
 from auxtap.tests.real_server import assert_serves_right_states
-from auxtap.verification.tiny_models import TINY_LAYERS, make_tiny_models
+from auxtap.verification.engine.tiny_models import TINY_LAYERS, make_tiny_models
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 

@@ -27,9 +27,9 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ExitCode, PatchError, WorktreeError
 from auxtap.core.files import publish_bytes
 from auxtap.core.source_tree import PACKAGE_ROOT
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.tests.checkout.conftest import Index
 from auxtap.tests.shaped import RUNNER, git, shaped_files, shaped_tree, write_files
 

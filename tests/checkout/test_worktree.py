@@ -17,9 +17,9 @@ from auxtap.checkout.source import Source, open_source
 from auxtap.checkout.worktree import apply_patch, check_applied, read_applied, revert
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import AuxtapError, ExitCode, WorktreeError
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import TAP_ROOT, plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import TAP_ROOT, plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.tests.shaped import RUNNER, git, make_checkout, shaped_files, write_files
 
 

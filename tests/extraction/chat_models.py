@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from auxtap.extraction.samples import Message
+from auxtap.extraction.datasets.reading import Message
 
 TEMPLATES = Path(__file__).parents[2] / "fixtures" / "chat_templates"
 SPECIALS = (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auxtap.extraction.job import ExtractionJob
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.job import ExtractionJob
 from auxtap.tap import protocol
 from auxtap.tap.protocol import FAILED, READY, WRITING, FailureRecord, PartMetadata, PartName, RankDescriptor, TapStats
 
@@ -339,7 +339,7 @@ def make_job(tmp_path: Path, server: FakeServer, write_dataset: Callable[..., Pa
 @pytest.fixture(autouse=True)
 def _quick_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake tap publishes its counters before it answers."""
-    monkeypatch.setattr("auxtap.extraction.session.SETTLE_S", 0.0)
+    monkeypatch.setattr("auxtap.extraction.run.session.SETTLE_S", 0.0)
 
 
 @pytest.fixture(name="state_rows")

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 if __name__ == "__main__":
     dataset, url, spool, store, part_format = sys.argv[1:]

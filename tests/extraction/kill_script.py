@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 
 def fakes() -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, IntegrityError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store, require_sound
+from auxtap.extraction.audit.integrity import check_store, require_sound
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 Maker = Callable[..., ExtractionJob]
 SAMPLE = "samples/00000001.pp0.safetensors"

@@ -13,12 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from auxtap.commands.views import console
 from auxtap.core.errors import ExtractionError, UsageError
 from auxtap.extraction.datasets.holdout import Holdout, parse_holdout
 from auxtap.extraction.datasets.json_array import array_entries
-from auxtap.extraction.datasets.records import read_records
-from auxtap.extraction.datasets.sent import sent_lines
-from auxtap.extraction.samples import (
+from auxtap.extraction.datasets.reading import (
     Conversation,
     Dataset,
     DatasetRules,
@@ -27,7 +26,8 @@ from auxtap.extraction.samples import (
     read_dataset,
     survey_dataset,
 )
-from auxtap.ui import console
+from auxtap.extraction.datasets.records import read_records
+from auxtap.extraction.datasets.sent import sent_lines
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "datasets"
 TALKS = [
@@ -88,7 +88,7 @@ def labelled() -> list[dict[str, Any]]:
 
 
 def _messages(talk: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    from auxtap.extraction.samples import Message
+    from auxtap.extraction.datasets.reading import Message
 
     return (Message(role, content) for role, content in talk)
 
@@ -390,7 +390,7 @@ def test_array_entries_are_the_same_in_any_blocks(monkeypatch: pytest.MonkeyPatc
 MEMORY = r"""
 import re, sys
 from pathlib import Path
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.datasets.reading import read_dataset
 dataset = read_dataset(Path(sys.argv[1]))
 assert len(dataset.samples) == int(sys.argv[2]) and dataset.samples[-1].n_tokens == int(sys.argv[3])
 print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
@@ -442,7 +442,7 @@ def test_tokens_that_find_no_room_are_no_bug(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_long_reading_is_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from auxtap.ui.dataset_view import reading_progress
+    from auxtap.commands.views.dataset_view import reading_progress
 
     path = as_jsonl(tmp_path, [{"input_ids": [1]}] * 300)
     seconds = iter(range(0, 1000, 3))

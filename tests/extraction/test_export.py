@@ -19,14 +19,14 @@ from safetensors.numpy import load_file
 
 from auxtap.commands.export import check_server, split_format
 from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.export import ExportJob, ExportProgress, export_store
-from auxtap.extraction.formats import joined, specforge, speculators
-from auxtap.extraction.formats.sample import SamplePlace
-from auxtap.extraction.formats.torch_file import require_torch
-from auxtap.extraction.formats.trainer import TokenRow, trainer_format, trainer_formats
-from auxtap.extraction.reader import StoreReader
-from auxtap.extraction.vocabulary import choose_draft_vocabulary, count_trained
+from auxtap.extraction.export.exporting import ExportJob, ExportProgress, export_store
+from auxtap.extraction.export.formats import joined, specforge, speculators
+from auxtap.extraction.export.formats.sample import SamplePlace
+from auxtap.extraction.export.formats.torch_file import require_torch
+from auxtap.extraction.export.formats.trainer import TokenRow, trainer_format, trainer_formats
+from auxtap.extraction.export.vocabulary import choose_draft_vocabulary, count_trained
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.store.reader import StoreReader
 
 Maker = Callable[..., ExtractionJob]
 
@@ -228,8 +228,8 @@ def test_a_killed_export_leaves_whole_files_only_and_is_gone_on_with(make_store:
     out = tmp_path / "out"
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from auxtap.extraction import export\n"
-        "from auxtap.extraction.formats import joined\n"
+        "from auxtap.extraction.export.exporting.exporting import exporting as export\n"
+        "from auxtap.extraction.export.formats import joined\n"
         "write = joined.JoinedSafetensors.write\n"
         "def slowly(self, file, sample):\n"
         "    write(self, file, sample); file.flush(); time.sleep(0.05)\n"

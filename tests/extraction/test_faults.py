@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, ServerError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 Maker = Callable[..., ExtractionJob]
 TRANSIENT = (

@@ -14,14 +14,14 @@ import pytest
 
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import publish_json
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.formats.contract import part_format, stored_content
-from auxtap.extraction.inspection import inspect_store
-from auxtap.extraction.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
-from auxtap.extraction.manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest, read_manifest
-from auxtap.extraction.norms import NormGatherer, RowReader, row_norms
-from auxtap.extraction.samples import read_dataset
-from auxtap.extraction.store import part_metadata
+from auxtap.extraction.audit.inspection import inspect_store
+from auxtap.extraction.audit.norms import NormGatherer, RowReader, row_norms
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.store.formats.contract import part_format, stored_content
+from auxtap.extraction.store.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
+from auxtap.extraction.store.manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest, read_manifest
+from auxtap.extraction.store.store import part_metadata
 from auxtap.tap import protocol
 
 Maker = Callable[..., ExtractionJob]
@@ -168,7 +168,7 @@ def test_norms_of_any_size() -> None:
 MEMORY = r"""
 import re, sys
 from pathlib import Path
-from auxtap.extraction.inspection import inspect_store
+from auxtap.extraction.audit.inspection import inspect_store
 found = inspect_store(Path(sys.argv[1]))
 assert found.n_tokens == int(sys.argv[2]) and found.states[0].norms.n_rows == found.n_tokens - 1
 print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])

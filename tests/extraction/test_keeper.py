@@ -10,9 +10,9 @@ import pytest
 
 from auxtap.core.errors import ServerError
 from auxtap.core.keeping import REQUEST, ask_for_restart, is_kept, keeping, take_request
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.keeper import LostServer
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.servers.restart import LostServer
 
 Maker = Callable[..., ExtractionJob]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 Maker = Callable[..., ExtractionJob]
 SCRIPT = Path(__file__).with_name("kill_script.py")

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from auxtap.extraction.datasets.masks import Codec, Span, mask_spans
-from auxtap.extraction.samples import Conversation, Message, TokenizedConversation
-from auxtap.extraction.tokens import UNTRAINED, ChatTokenizer
+from auxtap.extraction.datasets.reading import Conversation, Message, TokenizedConversation
+from auxtap.extraction.datasets.tokenizer import UNTRAINED, ChatTokenizer
 from auxtap.tests.extraction.chat_models import KINDS, TOKENIZERS, Kind, make_tokenizer
 
 BY_NAME = {kind.name: kind for kind in KINDS}

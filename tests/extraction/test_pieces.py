@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from auxtap.commands.extract_places import parse_size
+from auxtap.commands.views.extract_view import human_bytes, human_seconds
 from auxtap.core.errors import UsageError
-from auxtap.extraction.client import clean_arguments
-from auxtap.extraction.finite import is_finite
-from auxtap.extraction.untrusted import printable
-from auxtap.ui.extract_view import human_bytes, human_seconds
+from auxtap.extraction.servers.client import clean_arguments
+from auxtap.extraction.spool.finite import is_finite
+from auxtap.extraction.spool.untrusted import printable
 
 BITS = {"F32": (np.uint32, np.float32), "F16": (np.uint16, np.float16), "BF16": (np.uint16, None)}
 

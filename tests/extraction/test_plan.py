@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from auxtap.commands.views.plan_view import rounded_bytes
 from auxtap.core.errors import ExtractionError, UsageError
+from auxtap.extraction.datasets.reading import Dataset, DatasetSurvey, Sample, survey_dataset
 from auxtap.extraction.datasets.record import Place
 from auxtap.extraction.datasets.token_file import TokenFile
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.plan import Bounds, ExtractionPlan, Room, histogram, make_plan, supposed_topology
-from auxtap.extraction.samples import Dataset, DatasetSurvey, Sample, survey_dataset
-from auxtap.ui.plan_view import rounded_bytes
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.run.plan import Bounds, ExtractionPlan, Room, histogram, make_plan, supposed_topology
 
 Maker = Callable[..., ExtractionJob]
 
@@ -80,8 +80,8 @@ def test_the_plan_is_what_the_store_then_takes(make_job: Maker, tap: Any) -> Non
     tap.stages = ((3,), (5,))
     tap.announce()
     job = make_job(9)
-    from auxtap.extraction.spool import SpoolDirectory
-    from auxtap.extraction.topology import read_topology
+    from auxtap.extraction.spool.directory import SpoolDirectory
+    from auxtap.extraction.spool.topology import read_topology
 
     with SpoolDirectory(job.spool) as spool:
         topology = read_topology(spool)

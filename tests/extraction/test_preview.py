@@ -16,16 +16,16 @@ from pyarrow import parquet
 
 import auxtap
 from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.audit.preview import find_runs, preview_sample
 from auxtap.extraction.datasets.holdout import Holdout
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.export import ExportJob, export_store
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.ledger import read_ledger
-from auxtap.extraction.manifest import read_manifest
-from auxtap.extraction.merge import merge_stores
-from auxtap.extraction.preview import find_runs, preview_sample
-from auxtap.extraction.samples import DatasetRules, TokenizerFacts, read_dataset
-from auxtap.extraction.tokens import doubts_of_tokenizer, load_tokenizer
+from auxtap.extraction.datasets.reading import DatasetRules, TokenizerFacts, read_dataset
+from auxtap.extraction.datasets.tokenizer import doubts_of_tokenizer, load_tokenizer
+from auxtap.extraction.export.exporting import ExportJob, export_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.store.ledger import read_ledger
+from auxtap.extraction.store.manifest import read_manifest
+from auxtap.extraction.store.merge import merge_stores
 from auxtap.tests.extraction.chat_models import KINDS, make_tokenizer
 
 Maker = Callable[..., ExtractionJob]
@@ -167,7 +167,7 @@ def test_a_store_keeps_its_splits_and_what_was_left_out(make_job: Maker, write_d
         run_extraction(make_job(dataset=read_dataset(path, rules=replace(rules, holdout=None))))
     shards = []
     for number in (1, 2):
-        from auxtap.extraction.job import Shard
+        from auxtap.extraction.run.job import Shard
 
         shards.append(tmp_path / f"shard{number}")
         run_extraction(make_job(dataset=dataset, store=shards[-1], shard=Shard(number, 2)))

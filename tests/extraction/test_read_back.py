@@ -12,10 +12,10 @@ import pytest
 
 import auxtap
 from auxtap.core.cache import CacheLayout
-from auxtap.extraction.driver import ExtractionJob, run_extraction
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.tests.extraction.trainers import NoTrainersError, trainers_python
-from auxtap.verification.engine_scripts import plain_environment
+from auxtap.verification.engine.engine_scripts import plain_environment
 
 pytestmark = pytest.mark.engine
 Maker = Callable[..., ExtractionJob]

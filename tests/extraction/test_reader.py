@@ -8,7 +8,7 @@ import pytest
 
 import auxtap
 from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 Maker = Callable[..., ExtractionJob]
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, IntegrityError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.tap import protocol
 from auxtap.tap.protocol import PartName, RequestId
 from auxtap.tap.spool import SpoolDirectory

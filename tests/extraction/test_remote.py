@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_remote
-from auxtap.extraction.remote import RemoteSamples
+from auxtap.extraction.audit.integrity import check_remote
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.store.remote import RemoteSamples
 
 Maker = Callable[..., ExtractionJob]
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, IntegrityError
-from auxtap.extraction.driver import ExtractionJob, ExtractionProgress, StopRequest, run_extraction
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, ExtractionProgress, StopRequest, run_extraction
 
 Maker = Callable[..., ExtractionJob]
 SCRIPT = Path(__file__).with_name("extract_script.py")

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from auxtap.core.cache import CacheLayout
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.serving.processes import choose_port
 from auxtap.tests.extraction.other_packages import install_packages
 

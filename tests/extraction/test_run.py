@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from auxtap.core.errors import ExtractionError, IntegrityError, ServerError, UsageError
-from auxtap.extraction.driver import ExtractionJob, ExtractionProgress, run_extraction
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.reader import StoreReader
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, ExtractionProgress, run_extraction
+from auxtap.extraction.store.reader import StoreReader
 
 Maker = Callable[..., ExtractionJob]
 
@@ -133,7 +133,7 @@ def test_parts_may_come_from_any_data_parallel_group(make_job: Maker, tap: Any) 
 
 
 def test_a_sample_longer_than_the_context_is_skipped_and_not_sent(make_job: Maker, tmp_path: Path, server: Any) -> None:
-    from auxtap.extraction.samples import read_dataset
+    from auxtap.extraction.datasets.reading import read_dataset
 
     path = tmp_path / "long.jsonl"
     lines = [
@@ -188,7 +188,7 @@ def test_troubles_from_before_the_run_are_not_ours(make_job: Maker, tap: Any) ->
 def test_an_id_outside_the_vocabulary_is_refused_before_anything_is_sent(
     make_job: Maker, tmp_path: Path, server: Any
 ) -> None:
-    from auxtap.extraction.samples import read_dataset
+    from auxtap.extraction.datasets.reading import read_dataset
 
     path = tmp_path / "wide.jsonl"
     path.write_text('{"id": "a", "input_ids": [1]}\n\n{"id": "b", "input_ids": [99, 100]}\n')

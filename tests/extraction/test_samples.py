@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.extraction.samples import Conversation, Dataset, TokenizedConversation, TokenizerFacts, read_dataset
+from auxtap.extraction.datasets.reading import (
+    Conversation,
+    Dataset,
+    TokenizedConversation,
+    TokenizerFacts,
+    read_dataset,
+)
 
 Reader = Callable[..., Dataset]
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, ServerError, UsageError
-from auxtap.extraction.admission import Admission
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.datasets.reading import Sample
 from auxtap.extraction.datasets.record import Place
 from auxtap.extraction.datasets.token_file import TokenFile
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.job import ServerPlace
-from auxtap.extraction.relay import relay_spool
-from auxtap.extraction.samples import Sample
-from auxtap.extraction.sequence import LOOK_AHEAD, PATIENCE, WINDOW, Parcel, SendingQueue, in_sending_order
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.run.job import ServerPlace
+from auxtap.extraction.servers.admission import Admission
+from auxtap.extraction.servers.sequence import LOOK_AHEAD, PATIENCE, WINDOW, Parcel, SendingQueue, in_sending_order
+from auxtap.extraction.spool.relay import relay_spool
 
 Maker = Callable[..., ExtractionJob]
 
@@ -281,7 +281,7 @@ def test_what_a_server_is_still_at_keeps_its_room(make_job: Maker, tap: Any, ser
 def test_a_store_that_stumbles_is_tried_again(make_job: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from auxtap.extraction.store import Store
+    from auxtap.extraction.store.store import Store
 
     original, stumbles = Store.write_part, [errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 

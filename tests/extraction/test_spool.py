@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.spool import ForeignFileError, SpoolDirectory
-from auxtap.extraction.topology import Topology, read_topology
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.spool.directory import ForeignFileError, SpoolDirectory
+from auxtap.extraction.spool.topology import Topology, read_topology
 from auxtap.tap.protocol import part_layout
 
 Maker = Callable[..., ExtractionJob]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.extraction.samples import Conversation, Message
-from auxtap.extraction.tokens import ChatTokenizer, load_tokenizer
+from auxtap.extraction.datasets.reading import Conversation, Message
+from auxtap.extraction.datasets.tokenizer import ChatTokenizer, load_tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -192,7 +192,7 @@ def test_nothing_is_downloaded(save: Callable[[str | None], Path]) -> None:
         "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
         "from pathlib import Path\n"
         "from auxtap.core.errors import ExtractionError\n"
-        "from auxtap.extraction.tokens import load_tokenizer\n"
+        "from auxtap.extraction.datasets.tokenizer import load_tokenizer\n"
         "try: load_tokenizer(Path(sys.argv[1]), trust_remote_code=True)\n"
         "except ExtractionError as error: print('REFUSED', error.message)\n"
     )

@@ -12,8 +12,8 @@ import pytest
 
 import auxtap
 from auxtap.core.errors import UsageError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
 Maker = Callable[..., ExtractionJob]
 HAS_TORCH = importlib.util.find_spec("torch") is not None

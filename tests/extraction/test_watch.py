@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.job import ExtractionProgress, Shard
-from auxtap.extraction.merge import merge_stores
-from auxtap.extraction.reporting import Metrics
-from auxtap.extraction.status import read_status
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.run.job import ExtractionProgress, Shard
+from auxtap.extraction.run.reporting import Metrics
+from auxtap.extraction.run.status import read_status
+from auxtap.extraction.store.merge import merge_stores
 
 Maker = Callable[..., ExtractionJob]
 

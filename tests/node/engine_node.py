@@ -11,7 +11,7 @@ from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.tests.node.conftest import TestNode, Workplace
-from auxtap.verification.tiny_models import make_tiny_models
+from auxtap.verification.engine.tiny_models import make_tiny_models
 
 MODEL = "kimi_k25"
 

@@ -18,7 +18,7 @@ import pytest
 from auxtap.core.errors import PatchError, SourceError, WorktreeError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.source_tree import PACKAGE_ROOT
-from auxtap.extraction.finite import is_finite
+from auxtap.extraction.spool.finite import is_finite
 from auxtap.node.agent import plain_finite
 from auxtap.node.agent.detached import start_detached
 from auxtap.node.agent.facts import look_at_model, time_collective
@@ -30,8 +30,8 @@ from auxtap.node.agent_file import agent_members, build_agent
 from auxtap.node.profile import NodeProfile, read_profile
 from auxtap.node.remote import RemoteAgent, remote_quote
 from auxtap.node.ssh import SshConnection
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import plan_capture
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.tests.extraction.conftest import FakeServer, FakeTap
 from auxtap.tests.node.conftest import TestNode, lives, wait_for
 from auxtap.tests.shaped import RELEASE, shaped_files, shaped_tree, write_files

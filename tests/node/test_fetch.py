@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from auxtap.extraction.integrity import check_store
+from auxtap.extraction.audit.integrity import check_store
 from auxtap.tests.node.bare_node import make_bare_workplace, tables
 from auxtap.tests.node.conftest import Cli, TestNode, Workplace, samples, wait_for
-from auxtap.verification.engine import write_dataset
+from auxtap.verification.engine.engine_proof import write_dataset
 
 NAME, N_SAMPLES = "origin", 150
 

@@ -27,7 +27,7 @@ from auxtap.tests.node.conftest import (
     samples,
     wait_for,
 )
-from auxtap.verification.engine import write_dataset
+from auxtap.verification.engine.engine_proof import write_dataset
 
 NAME = "bare"
 N_SAMPLES = 40

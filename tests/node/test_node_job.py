@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.cache import CacheLayout
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import LaunchSpec
 from auxtap.serving.server import ServerProcess
 from auxtap.tests.node.conftest import Cli, TestNode, Workplace, free_port, lives, paused, samples, wait_for
 from auxtap.tests.node.engine_node import make_workplace
-from auxtap.verification.engine import write_dataset
+from auxtap.verification.engine.engine_proof import write_dataset
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 NAME = "cpu-node"

@@ -13,7 +13,7 @@ import pytest
 from auxtap.node.agent import facts
 from auxtap.tests.node.bare_node import make_bare_workplace, tables
 from auxtap.tests.node.conftest import Cli, TestNode, Workplace, quoted
-from auxtap.verification.engine import write_dataset
+from auxtap.verification.engine.engine_proof import write_dataset
 
 NAME = "odd"
 LISTING = "0, NVIDIA B200, 183359, 4, 580.95, 10.0"

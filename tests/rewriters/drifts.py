@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
-from auxtap.rewriters.insertion import Insertion
-from auxtap.rewriters.registry import statement_rewriters
-from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.patch.registry import statement_rewriters
+from auxtap.rewriters.places.insertion import Insertion
+from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.tests.shaped import BATCH, LLAMA, LOGITS, RUNNER
 
 SCHEDULE = SRT_ROOT / "managers/schedule_batch.py"

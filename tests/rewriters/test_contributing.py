@@ -11,9 +11,9 @@ from libcst import matchers
 
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.gate import GateRewriter
-from auxtap.rewriters.insertion import Insertion, guarded_call
-from auxtap.rewriters.syntax import ParsedTree, parameters
+from auxtap.rewriters.places.gate import GateRewriter
+from auxtap.rewriters.places.insertion import Insertion, guarded_call
+from auxtap.rewriters.places.syntax import ParsedTree, parameters
 from auxtap.tests.shaped import SCHEDULER, shaped_tree
 
 TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text()

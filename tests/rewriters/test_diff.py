@@ -5,10 +5,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from auxtap.core.source_tree import SourceTree
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.insertion import Insertion
-from auxtap.rewriters.plan import CapturePlan, NewFile, plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import CapturePlan, NewFile, plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
+from auxtap.rewriters.places.insertion import Insertion
 from auxtap.tests.shaped import git, shaped_tree, write_files
 
 PATH = PurePosixPath("python/sglang/a.py")

@@ -16,7 +16,7 @@ from auxtap.tests.rewriters.drifts import (
     drifted,
     propose,
 )
-from auxtap.verification.values import value_faults
+from auxtap.verification.static.values import value_faults
 
 pytestmark = pytest.mark.network
 PAGE = Path(__file__).resolve().parents[2] / "docs/drift.md"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from auxtap.core.source_tree import SourceTree
-from auxtap.rewriters.insertion import Insertion
+from auxtap.rewriters.places.insertion import Insertion
 from auxtap.tests.rewriters.drifts import DRIFTS, RELEASES, before, drifted, propose, within
 
 pytestmark = pytest.mark.network

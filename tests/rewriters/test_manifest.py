@@ -8,11 +8,11 @@ import pytest
 from auxtap.core.errors import PatchError, UsageError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.diff import write_patch
-from auxtap.rewriters.hazards import decide_hazards
-from auxtap.rewriters.manifest import Origin, manifest_bytes, read_manifest
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import parse_models
+from auxtap.rewriters.patch.diff import write_patch
+from auxtap.rewriters.patch.hazards import decide_hazards
+from auxtap.rewriters.patch.manifest import Origin, manifest_bytes, read_manifest
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.rewriters.patch.registry import parse_models
 from auxtap.tests.shaped import DEEPSEEK, LLAMA, shaped_tree
 
 ORIGIN = Origin("pypi", "ab" * 32)

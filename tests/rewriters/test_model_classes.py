@@ -3,9 +3,9 @@
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.model_classes import ClassFate, classify_classes
-from auxtap.rewriters.surveys import Surveys
-from auxtap.rewriters.table import backbone_table
+from auxtap.rewriters.backbones.model_classes import ClassFate, classify_classes
+from auxtap.rewriters.backbones.surveys import Surveys
+from auxtap.rewriters.patch.table import backbone_table
 from auxtap.tests.shaped import LLAMA, MIXTRAL, fixture, shaped_tree
 
 MODELS = SRT_ROOT / "models"

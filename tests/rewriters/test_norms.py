@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from auxtap.rewriters.norms import find_final_norm
+from auxtap.rewriters.backbones.norms import find_final_norm
 
 LOOP = "    for i in range(self.start, self.end):\n        hidden, residual = self.layers[i](hidden, residual)\n"
 

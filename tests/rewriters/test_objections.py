@@ -2,7 +2,7 @@
 
 import pytest
 
-from auxtap.rewriters.backbones import survey_backbones
+from auxtap.rewriters.backbones.backbones import survey_backbones
 
 # What enters each block, taken at the top of its round.
 AT_THE_TOP = """

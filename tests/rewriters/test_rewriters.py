@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 import pytest
 
 from auxtap.core.errors import ExitCode, PatchError
-from auxtap.rewriters.arm import ArmRewriter
-from auxtap.rewriters.diff import write_patch
-from auxtap.rewriters.plan import TAP_ROOT, plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
-from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.patch.diff import write_patch
+from auxtap.rewriters.patch.plan import TAP_ROOT, plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
+from auxtap.rewriters.places.arm import ArmRewriter
+from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.tests.shaped import (
     BATCH,
     BATCHES,

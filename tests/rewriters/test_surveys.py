@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.source_tree import MODELS_ROOT
-from auxtap.rewriters import surveys as module
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.surveys import Surveys
+from auxtap.rewriters.backbones import surveys as module
+from auxtap.rewriters.backbones.surveys import Surveys
+from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.tests.shaped import LLAMA, MIXTRAL, fixture, shaped_files, shaped_tree
 
 FILES = {MIXTRAL: fixture("loop", "sum.before"), MODELS_ROOT / "broken.py": b"class ("}

@@ -6,7 +6,7 @@ import libcst as cst
 import pytest
 
 from auxtap.core.errors import PatchError
-from auxtap.rewriters.syntax import ParsedFile
+from auxtap.rewriters.places.syntax import ParsedFile
 
 PATH = PurePosixPath("python/sglang/srt/a.py")
 IMPORTS = "import a\nimport b\n"

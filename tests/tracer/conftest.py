@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from auxtap.core.source_tree import PACKAGE_ROOT, SRT_ROOT, SourceTree
-from auxtap.tracer.entries import FileTrace
+from auxtap.tracer.report.entries import FileTrace
 from auxtap.tracer.tracing import trace_file
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

@@ -10,7 +10,7 @@ from auxtap.tests.tracer.conftest import FIXTURES
 from auxtap.tests.tracer.counting import STAGE_NAMES
 from auxtap.tests.tracer.drawing import draw_places
 from auxtap.tests.tracer.releases import release_tree
-from auxtap.tracer.entries import CaptureSite, FileTrace
+from auxtap.tracer.report.entries import CaptureSite, FileTrace
 from auxtap.tracer.tracing import trace_file
 
 pytestmark = pytest.mark.network

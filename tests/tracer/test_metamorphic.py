@@ -13,10 +13,10 @@ import pytest
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.releases import release_tree
-from auxtap.tracer.capture_points import CAPTURE_ROLES as CAPTURES
-from auxtap.tracer.entries import FileTrace
-from auxtap.tracer.names import STAGE_NAMES, kind_of
-from auxtap.tracer.report import Flow
+from auxtap.tracer.report.entries import FileTrace
+from auxtap.tracer.report.trace_report import Flow
+from auxtap.tracer.sites.capture_points import CAPTURE_ROLES as CAPTURES
+from auxtap.tracer.source.names import STAGE_NAMES, kind_of
 from auxtap.tracer.tracing import trace_file, trace_tree
 
 pytestmark = pytest.mark.network

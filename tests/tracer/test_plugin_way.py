@@ -6,8 +6,8 @@ import pytest
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.releases import release_tree
-from auxtap.tracer.plugin_way import find_plugin_way
-from auxtap.tracer.report import Fact
+from auxtap.tracer.hazards.plugin_way import find_plugin_way
+from auxtap.tracer.report.trace_report import Fact
 
 pytestmark = pytest.mark.network
 SCHEDULER = SRT_ROOT / "managers/scheduler.py"

@@ -14,20 +14,20 @@ from pathlib import Path, PurePosixPath
 import pytest
 from rich.console import Console, Group
 
+from auxtap.commands.views.trace_diff_view import comparison_parts
+from auxtap.commands.views.trace_html import page_of
 from auxtap.core.codec import decode, encode
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.conftest import FIXTURES
 from auxtap.tests.tracer.releases import release_tree
 from auxtap.tests.tracer.test_command import run
 from auxtap.tracer import tracing
-from auxtap.tracer.cache import TraceCache
-from auxtap.tracer.compare import compare
-from auxtap.tracer.entries import FileTrace
-from auxtap.tracer.fragments import SourceFile
-from auxtap.tracer.report import TraceReport
+from auxtap.tracer.report.cache import TraceCache
+from auxtap.tracer.report.compare import compare
+from auxtap.tracer.report.entries import FileTrace
+from auxtap.tracer.report.trace_report import TraceReport
+from auxtap.tracer.source.fragments import SourceFile
 from auxtap.tracer.tracing import trace_tree
-from auxtap.ui.trace_diff_view import comparison_parts
-from auxtap.ui.trace_html import page_of
 
 PLAIN = SRT_ROOT / "models/plain.py"
 

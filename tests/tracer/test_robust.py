@@ -11,8 +11,8 @@ from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.releases import release_tree
 from auxtap.tests.tracer.test_command import run
-from auxtap.tracer.folder import read_folder
-from auxtap.tracer.fragments import SourceFile
+from auxtap.tracer.source.folder import read_folder
+from auxtap.tracer.source.fragments import SourceFile
 from auxtap.tracer.tracing import trace_file, trace_tree
 
 NAME = b"def f(aux_hidden_states):\n    return aux_hidden_states\n"

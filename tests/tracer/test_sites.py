@@ -8,9 +8,12 @@ import pytest
 from auxtap.core.errors import SourceError
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tests.tracer.conftest import read_fixture
-from auxtap.tracer import branches, site_registry, sites, stage_uses
-from auxtap.tracer.entries import FileTrace, Mentions
-from auxtap.tracer.roles import ROLES
+from auxtap.tracer.branches import branch_roles as branches
+from auxtap.tracer.branches import stage_uses
+from auxtap.tracer.report.entries import FileTrace, Mentions
+from auxtap.tracer.report.roles import ROLES
+from auxtap.tracer.sites import site_registry
+from auxtap.tracer.sites import site_roles as sites
 from auxtap.tracer.tracing import trace_file
 
 Tracer = Callable[[str | bytes], FileTrace]

@@ -8,10 +8,10 @@ import pytest
 
 from auxtap.core.errors import SourceError, UsageError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
-from auxtap.tracer.layers import resolve_layers
-from auxtap.tracer.report import Hazard, TraceReport
-from auxtap.tracer.roles import Step
-from auxtap.tracer.steps import step_of
+from auxtap.tracer.flow.layers import resolve_layers
+from auxtap.tracer.flow.steps import step_of
+from auxtap.tracer.report.roles import Step
+from auxtap.tracer.report.trace_report import Hazard, TraceReport
 from auxtap.tracer.tracing import trace_tree
 
 Files = dict[PurePosixPath, bytes]

@@ -10,14 +10,14 @@ import pytest
 from auxtap.checkout.source import Source, open_source
 from auxtap.checkout.worktree import AppliedWorktree, apply_patch, revert
 from auxtap.core.cache import CacheLayout
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import plan_capture
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
-from auxtap.verification.engine import launch_template
-from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.tiny_models import TINY_MODELS, make_tiny_models
+from auxtap.verification.engine.engine_proof import launch_template
+from auxtap.verification.engine.fork_server import ForkServer
+from auxtap.verification.engine.tiny_models import TINY_MODELS, make_tiny_models
 
 SpecMaker = Callable[..., LaunchSpec]
 

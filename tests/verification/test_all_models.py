@@ -7,11 +7,11 @@ import pytest
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.release import release_key
-from auxtap.rewriters.backbones import survey_backbones
-from auxtap.tracer.cache import TraceCache
+from auxtap.rewriters.backbones.backbones import survey_backbones
+from auxtap.tracer.report.cache import TraceCache
 from auxtap.tracer.tracing import trace_tree
-from auxtap.verification.proved import prove_patch
-from auxtap.verification.sweep import chosen_releases
+from auxtap.verification.proof.proved import prove_patch
+from auxtap.verification.releases.sweep import chosen_releases
 
 pytestmark = pytest.mark.network
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auxtap.canary.checkpoint import NoHeadError, find_head
-from auxtap.canary.checks import (
+from auxtap.extraction.canary import testimony as witness
+from auxtap.extraction.canary.checkpoint import NoHeadError, find_head
+from auxtap.extraction.canary.checks import (
     FAILED,
     OK,
     SKIPPED,
@@ -23,9 +24,8 @@ from auxtap.canary.checks import (
     compare_prompts,
     judge_difference,
 )
-from auxtap.canary.run import cut_prompts
-from auxtap.canary.stored_states import PromptStates, Rows, depth, numbers
-from auxtap.extraction import witness
+from auxtap.extraction.canary.run import cut_prompts
+from auxtap.extraction.canary.stored_states import PromptStates, Rows, depth, numbers
 
 HIDDEN, VOCABULARY = 256, 20
 DICE = np.random.default_rng(3)

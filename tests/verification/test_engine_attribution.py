@@ -10,15 +10,15 @@ import pytest
 from auxtap.checkout.source import open_source
 from auxtap.checkout.worktree import apply_patch, revert
 from auxtap.core.cache import CacheLayout
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.samples import read_dataset
-from auxtap.rewriters.diff import write_patch
-from auxtap.rewriters.plan import plan_capture
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.rewriters.patch.diff import write_patch
+from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
 from auxtap.serving.server import ServerProcess
-from auxtap.verification.engine import launch_template, write_dataset
+from auxtap.verification.engine.engine_proof import launch_template, write_dataset
 
 NOTE = "    if _auxtap is not None: _auxtap.note("
 

@@ -11,12 +11,12 @@ import pytest
 from auxtap.core.errors import ServerError
 from auxtap.serving.processes import session_members
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
-from auxtap.verification import engine_run
-from auxtap.verification.engine_cases import EngineCase
-from auxtap.verification.engine_run import run_case
-from auxtap.verification.engine_settings import SETTINGS, Setting
-from auxtap.verification.fork_server import ForkedServer, ForkServer
-from auxtap.verification.tiny_models import TinyModel
+from auxtap.verification.engine import engine_run
+from auxtap.verification.engine.engine_cases import EngineCase
+from auxtap.verification.engine.engine_run import run_case
+from auxtap.verification.engine.engine_settings import SETTINGS, Setting
+from auxtap.verification.engine.fork_server import ForkedServer, ForkServer
+from auxtap.verification.engine.tiny_models import TinyModel
 
 pytestmark = pytest.mark.engine
 INJECT = Path(__file__).with_name("inject_fault_script.py")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from auxtap.canary.run import CanaryReport, CanaryTarget, run_canary
-from auxtap.extraction.job import ServerPlace
+from auxtap.extraction.canary.run import CanaryReport, CanaryTarget, run_canary
+from auxtap.extraction.run.job import ServerPlace
 from auxtap.serving.profile import LaunchSpec
-from auxtap.verification.engine_run import write_dataset
-from auxtap.verification.engine_settings import RANK_FLAGS, STAGE_FLAGS
-from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.engine.engine_run import write_dataset
+from auxtap.verification.engine.engine_settings import RANK_FLAGS, STAGE_FLAGS
+from auxtap.verification.engine.fork_server import ForkServer
 
 pytestmark = pytest.mark.engine
 SpecMaker = Callable[..., LaunchSpec]

@@ -11,12 +11,12 @@ from auxtap.core.errors import AuxtapError
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import LaunchSpec
 from auxtap.tests.verification.test_engine_canary import FAULTS as CANARY_FAULTS
-from auxtap.verification.engine_cases import EngineCase
-from auxtap.verification.engine_report import RIGHT, judge
-from auxtap.verification.engine_run import extract_all, write_dataset
-from auxtap.verification.engine_settings import RANK_FLAGS, STAGE_FLAGS, Setting
-from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.reference import Comparison, StoreAndModel, compare_stores
+from auxtap.verification.engine.engine_cases import EngineCase
+from auxtap.verification.engine.engine_report import RIGHT, judge
+from auxtap.verification.engine.engine_run import extract_all, write_dataset
+from auxtap.verification.engine.engine_settings import RANK_FLAGS, STAGE_FLAGS, Setting
+from auxtap.verification.engine.fork_server import ForkServer
+from auxtap.verification.engine.reference import Comparison, StoreAndModel, compare_stores
 
 pytestmark = pytest.mark.engine
 

@@ -7,22 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auxtap.canary.checks import check_norm
-from auxtap.canary.run import CanaryTarget, run_canary
-from auxtap.canary.stored_states import PromptStates
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.job import ServerPlace
-from auxtap.extraction.reader import StoreReader
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.canary.checks import check_norm
+from auxtap.extraction.canary.run import CanaryTarget, run_canary
+from auxtap.extraction.canary.stored_states import PromptStates
+from auxtap.extraction.run.job import ServerPlace
+from auxtap.extraction.store.reader import StoreReader
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import LaunchSpec
-from auxtap.verification.engine import compare_runs
-from auxtap.verification.engine_cases import EngineCase
-from auxtap.verification.engine_run import run_case
-from auxtap.verification.engine_settings import RANK_FLAGS, SETTINGS
-from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.tiny_models import make_tiny_models
+from auxtap.verification.engine.engine_cases import EngineCase
+from auxtap.verification.engine.engine_proof import compare_runs
+from auxtap.verification.engine.engine_run import run_case
+from auxtap.verification.engine.engine_settings import RANK_FLAGS, SETTINGS
+from auxtap.verification.engine.fork_server import ForkServer
+from auxtap.verification.engine.tiny_models import make_tiny_models
 
 pytestmark = pytest.mark.engine
 SpecMaker = Callable[..., LaunchSpec]

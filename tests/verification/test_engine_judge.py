@@ -8,8 +8,15 @@ import pytest
 
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
-from auxtap.verification.engine_cases import CasePlan, EngineCase, NotRun, check_cases, engine_cases, matrix_cases
-from auxtap.verification.engine_report import (
+from auxtap.verification.engine.engine_cases import (
+    CasePlan,
+    EngineCase,
+    NotRun,
+    check_cases,
+    engine_cases,
+    matrix_cases,
+)
+from auxtap.verification.engine.engine_report import (
     DIFFERS,
     EQUAL,
     INCOMPLETE,
@@ -19,12 +26,12 @@ from auxtap.verification.engine_report import (
     EngineReport,
     judge,
 )
-from auxtap.verification.engine_run import missing_evidence, write_dataset
-from auxtap.verification.engine_scripts import engine_script
-from auxtap.verification.engine_settings import LONGEST, SAMPLE_TOKENS, SETTINGS
-from auxtap.verification.known_differences import KNOWN_DIFFERENCES, KnownDifference
-from auxtap.verification.reference import Comparison, StateComparison
-from auxtap.verification.tiny_models import SCRIPT, TINY_MODELS
+from auxtap.verification.engine.engine_run import missing_evidence, write_dataset
+from auxtap.verification.engine.engine_scripts import engine_script
+from auxtap.verification.engine.engine_settings import LONGEST, SAMPLE_TOKENS, SETTINGS
+from auxtap.verification.engine.known_differences import KNOWN_DIFFERENCES, KnownDifference
+from auxtap.verification.engine.reference import Comparison, StateComparison
+from auxtap.verification.engine.tiny_models import SCRIPT, TINY_MODELS
 
 CASE = EngineCase("llama", "default")
 
@@ -60,7 +67,7 @@ def test_a_report_of_nothing_proves_nothing() -> None:
 
 def test_a_difference_counts_as_known_only_in_its_cells_and_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = KnownDifference("llama", 1e-3, "a cause", releases=("0.5.9",), states=("hidden.2",))
-    monkeypatch.setattr("auxtap.verification.known_differences.KNOWN_DIFFERENCES", (entry,))
+    monkeypatch.setattr("auxtap.verification.engine.known_differences.KNOWN_DIFFERENCES", (entry,))
 
     def verdicts(release: str, *errors: float) -> list[str]:
         states = zip(("hidden.2", "final"), (10, 10), errors, strict=True)

@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.serving.processes import session_members
 from auxtap.serving.profile import LaunchSpec
-from auxtap.verification.engine import TOLERANCE, write_dataset
-from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.engine.engine_proof import TOLERANCE, write_dataset
+from auxtap.verification.engine.fork_server import ForkServer
 
 pytestmark = pytest.mark.engine
 SpecMaker = Callable[..., LaunchSpec]

@@ -5,13 +5,13 @@ import pytest
 from auxtap.checkout.source import Source
 from auxtap.checkout.worktree import AppliedWorktree
 from auxtap.core.cache import CacheLayout
-from auxtap.rewriters.diff import PatchSet
+from auxtap.rewriters.patch.diff import PatchSet
 from auxtap.serving.engine_env import EngineEnvironment
-from auxtap.verification.engine import verify_engine
-from auxtap.verification.engine_cases import CasePlan, EngineCase, engine_cases, matrix_cases
-from auxtap.verification.engine_report import RIGHT
-from auxtap.verification.engine_settings import SETTINGS
-from auxtap.verification.tiny_models import STAND_INS, TINY_MODELS
+from auxtap.verification.engine.engine_cases import CasePlan, EngineCase, engine_cases, matrix_cases
+from auxtap.verification.engine.engine_proof import verify_engine
+from auxtap.verification.engine.engine_report import RIGHT
+from auxtap.verification.engine.engine_settings import SETTINGS
+from auxtap.verification.engine.tiny_models import STAND_INS, TINY_MODELS
 
 pytestmark = pytest.mark.engine
 

@@ -10,7 +10,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import UsageError
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import model_depth
-from auxtap.verification.tiny_models import END_ID, TINY_LAYERS, TINY_MODELS, make_tiny_models
+from auxtap.verification.engine.tiny_models import END_ID, TINY_LAYERS, TINY_MODELS, make_tiny_models
 
 pytestmark = pytest.mark.engine
 

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 from auxtap.serving.engine_env import EngineEnvironment
 from auxtap.serving.profile import LaunchSpec
-from auxtap.verification.engine_report import TOLERANCE
-from auxtap.verification.engine_run import extract_all, write_dataset
-from auxtap.verification.engine_settings import Setting
-from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.reference import Comparison, NoComparison, StoreAndModel, compare_stores
+from auxtap.verification.engine.engine_report import TOLERANCE
+from auxtap.verification.engine.engine_run import extract_all, write_dataset
+from auxtap.verification.engine.engine_settings import Setting
+from auxtap.verification.engine.fork_server import ForkServer
+from auxtap.verification.engine.reference import Comparison, NoComparison, StoreAndModel, compare_stores
 
 pytestmark = pytest.mark.engine
 Tensors = dict[str, np.ndarray[Any, Any]]

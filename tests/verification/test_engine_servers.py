@@ -19,7 +19,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError
 from auxtap.serving.processes import session_members
 from auxtap.serving.profile import LaunchSpec
-from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.engine.fork_server import ForkServer
 
 pytestmark = pytest.mark.engine
 SpecMaker = Callable[..., LaunchSpec]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from auxtap.extraction.driver import ExtractionJob, run_extraction
-from auxtap.extraction.integrity import check_store
-from auxtap.extraction.samples import read_dataset
+from auxtap.extraction.audit.integrity import check_store
+from auxtap.extraction.datasets.reading import read_dataset
+from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.serving.profile import LaunchSpec
 from auxtap.tap import protocol
-from auxtap.verification.engine import write_dataset
-from auxtap.verification.fork_server import ForkServer
+from auxtap.verification.engine.engine_proof import write_dataset
+from auxtap.verification.engine.fork_server import ForkServer
 
 pytestmark = pytest.mark.engine
 SpecMaker = Callable[..., LaunchSpec]

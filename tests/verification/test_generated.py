@@ -8,14 +8,14 @@ from auxtap.checkout.publication import patch_files, read_published
 from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.files import sha256_bytes
-from auxtap.rewriters.plan import TAP_ROOT, read_tap_files
-from auxtap.rewriters.registry import DEFAULT_MODELS
-from auxtap.rewriters.table import BACKBONES_NAME
-from auxtap.verification.compatibility import PAGE_NAME
-from auxtap.verification.engine_report import TOLERANCE
-from auxtap.verification.proof_level import read_proofs
-from auxtap.verification.proved import prove_patch
-from auxtap.verification.sweep import chosen_releases
+from auxtap.rewriters.patch.plan import TAP_ROOT, read_tap_files
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.table import BACKBONES_NAME
+from auxtap.verification.engine.engine_report import TOLERANCE
+from auxtap.verification.proof.proof_level import read_proofs
+from auxtap.verification.proof.proved import prove_patch
+from auxtap.verification.releases.compatibility import PAGE_NAME
+from auxtap.verification.releases.sweep import chosen_releases
 
 GENERATED = Path(__file__).resolve().parent.parent.parent / "generated"
 FEW_RELEASES = ("0.4.5", "0.5.23")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from auxtap.verification.engine_cases import EngineCase, NotRun
-from auxtap.verification.engine_report import DIFFERS, EQUAL, KNOWN, CaseResult, CellResult, EngineReport
-from auxtap.verification.matrix_page import keep_matrix
+from auxtap.verification.engine.engine_cases import EngineCase, NotRun
+from auxtap.verification.engine.engine_report import DIFFERS, EQUAL, KNOWN, CaseResult, CellResult, EngineReport
+from auxtap.verification.releases.matrix_page import keep_matrix
 
 MODELS = ("all",)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from auxtap.verification import proof_level as module
-from auxtap.verification.proof_level import EngineProof, ProvedCase, keep_proof, proof_level, read_proofs
+from auxtap.verification.proof import proof_level as module
+from auxtap.verification.proof.proof_level import EngineProof, ProvedCase, keep_proof, proof_level, read_proofs
 
 CASE = ProvedCase("llama", "default", 4, 100, 1e-6)
 PROOF = EngineProof("patch", "tree", (CASE,), ("kimi_k25: the release has no such model",))

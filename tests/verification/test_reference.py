@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.errors import CheckFailedError
-from auxtap.verification.reference import StoreAndModel, compare_stores
+from auxtap.verification.engine.reference import StoreAndModel, compare_stores
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,18 @@ from auxtap.checkout.source import Source, open_source
 from auxtap.checkout.worktree import apply_patch
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import WorktreeError
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.tests.shaped import git, make_checkout, shaped_files
-from auxtap.verification import run_folder as module
-from auxtap.verification.run_folder import apply_in, run_folder
+from auxtap.verification.engine import run_folder as module
+from auxtap.verification.engine.run_folder import apply_in, run_folder
 
 RUN = """
 import sys, time
 from pathlib import Path
 from auxtap.core.cache import CacheLayout
-from auxtap.verification.run_folder import run_folder
+from auxtap.verification.engine.run_folder import run_folder
 with run_folder(CacheLayout(Path(sys.argv[1]))) as folder:
     print(folder, flush=True)
     time.sleep(60)
@@ -37,10 +37,10 @@ from pathlib import Path
 from auxtap.checkout.repository import GitError
 from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
-from auxtap.rewriters.diff import write_patch
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
-from auxtap.verification.run_folder import apply_in, run_folder
+from auxtap.rewriters.patch.diff import write_patch
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
+from auxtap.verification.engine.run_folder import apply_in, run_folder
 cache = CacheLayout(Path(sys.argv[1]))
 source = open_source(sys.argv[2], cache)
 patch_set = write_patch(source.tree, plan_capture(source.tree, DEFAULT_MODELS, (3, 5)))

@@ -11,14 +11,14 @@ from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.files import sha256_bytes, sha256_file
 from auxtap.core.version import __version__
-from auxtap.rewriters.diff import write_patch
-from auxtap.rewriters.manifest import FileDigests, Manifest, Origin, manifest_bytes, read_manifest
-from auxtap.rewriters.plan import TAP_ROOT, plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import write_patch
+from auxtap.rewriters.patch.manifest import FileDigests, Manifest, Origin, manifest_bytes, read_manifest
+from auxtap.rewriters.patch.plan import TAP_ROOT, plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.tests.shaped import LLAMA, RUNNER, git, make_checkout, shaped_files
-from auxtap.verification.proved import prove_patch
-from auxtap.verification.static import verify_static
-from auxtap.verification.verdicts import Proof, Rejected, Verified
+from auxtap.verification.proof.proved import prove_patch
+from auxtap.verification.static.static import verify_static
+from auxtap.verification.static.verdicts import Proof, Rejected, Verified
 
 GATE = TAP_ROOT / "gate.py"
 CHECKS = (

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from auxtap.verification.bindings import statement_at, unbound_names
+from auxtap.verification.static.bindings import statement_at, unbound_names
 
 CASES = {
     "a parameter": ("def f(x):\n    use(x)", ["use"]),

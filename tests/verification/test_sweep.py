@@ -5,14 +5,14 @@ import shutil
 import pytest
 
 from auxtap.core.errors import UsageError
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import plan_capture
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.tests.shaped import BATCH, LLAMA, RUNNER, fixture, shaped_tree
-from auxtap.verification.compatibility import compatibility_page
-from auxtap.verification.hunk_rot import HunkRot, measure_rot
-from auxtap.verification.proof_level import ProofLevel, ProvedCase
-from auxtap.verification.sweep import Place, ReleaseResult, chosen_releases
+from auxtap.verification.proof.proof_level import ProofLevel, ProvedCase
+from auxtap.verification.releases.compatibility import compatibility_page
+from auxtap.verification.releases.hunk_rot import HunkRot, measure_rot
+from auxtap.verification.releases.sweep import Place, ReleaseResult, chosen_releases
 
 needs_patch = pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch(1)")
 

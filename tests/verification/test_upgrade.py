@@ -9,9 +9,9 @@ from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.registry import DEFAULT_MODELS
+from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.tests.shaped import LLAMA, LOGITS, RUNNER, fixture, make_checkout, shaped_files
-from auxtap.verification.upgrade import UpgradeReport, compare_releases
+from auxtap.verification.releases.upgrade import UpgradeReport, compare_releases
 
 SERVER_ARGS = SRT_ROOT / "server_args.py"
 

@@ -1,1 +1,0 @@
-"""auxtap in a notebook: what `auxtap.open_source` and `auxtap.open_store` return."""

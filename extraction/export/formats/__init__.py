@@ -1,0 +1,1 @@
+"""The trainers' formats, one module each."""

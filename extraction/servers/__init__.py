@@ -1,0 +1,1 @@
+"""One server, and what is on its way through it."""

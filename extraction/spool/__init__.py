@@ -1,0 +1,1 @@
+"""What the tap leaves in the spool, believed only when compared."""

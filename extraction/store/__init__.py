@@ -1,0 +1,1 @@
+"""The finished data set: written once, read often."""

@@ -1,0 +1,1 @@
+"""Put a patch together: plan, text, manifest."""

@@ -1,0 +1,144 @@
+"""The record that goes with a patch: what it was made from, what it does, what was decided and checked."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from auxtap.core.errors import PatchError
+from auxtap.core.files import json_bytes, sha256_bytes
+from auxtap.rewriters.backbones.model_classes import ClassFate
+from auxtap.rewriters.patch.diff import PatchSet
+
+SCHEMA = 1
+PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the patched tree came from: `checkout`, `package` or `pypi`, and the digest of its `.py` files."""
+
+    kind: str
+    source_digest: str
+
+
+@dataclass(frozen=True)
+class FileDigests:
+    """The sha256 of one upstream file without and with the patch."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a reader needs of a manifest to check the patch beside it, or to make it again."""
+
+    release: str
+    origin: Origin
+    models: tuple[str, ...]
+    layers: tuple[int, ...]
+    files: Mapping[PurePosixPath, FileDigests]
+    new_files: Mapping[PurePosixPath, str]
+    patch_sha256: str
+
+
+def manifest_bytes(
+    patch_set: PatchSet,
+    origin: Origin,
+    tool_version: str,
+    checks: Sequence[str],
+    proof: Mapping[str, Any] | None = None,
+    classes: Sequence[ClassFate] = (),
+) -> bytes:
+    """Return the manifest; the same inputs always give the same bytes. `proof` says how far the patch is proved."""
+    plan = patch_set.plan
+    return json_bytes(
+        {
+            "schema": SCHEMA,
+            "tool": f"auxtap {tool_version}",
+            "release": plan.release,
+            "origin": origin.kind,
+            "source_digest": origin.source_digest,
+            "patch_sha256": patch_set.digest,
+            "models": list(plan.models),
+            "default_layers": _layers(plan.layers),
+            "files": [
+                {
+                    "path": str(change.path),
+                    "sha256_before": change.before_sha256,
+                    "sha256_after": change.after_sha256,
+                    "inserted_lines": [n + i for i, n in enumerate(each.line for each in change.insertions)],
+                }
+                for change in patch_set.changes
+            ],
+            "insertions": [
+                {
+                    "kind": insertion.kind,
+                    "path": str(insertion.path),
+                    "scope": insertion.scope,
+                    "anchor": insertion.anchor,
+                    "before_line": insertion.line,
+                    "text": insertion.text.strip(),
+                }
+                for insertion in plan.insertions
+            ],
+            "new_files": [{"path": str(file.path), "sha256": sha256_bytes(file.data)} for file in plan.new_files],
+            "hazards": [
+                {
+                    "hazard": decision.hazard,
+                    "decision": decision.verdict,
+                    "flags": list(decision.flags),
+                    "reason": decision.reason,
+                }
+                for decision in plan.decisions
+            ],
+            "server_flags": list(plan.server_flags),
+            "classes": _classes(classes),
+            "checks": list(checks),
+            "proof": dict(proof or {}),
+        }
+    )
+
+
+def _classes(classes: Sequence[ClassFate]) -> dict[str, object]:
+    ways = {way: [fate.name for fate in classes if fate.way == way] for way in ("native", "arm")}
+    reasons = {way: {fate.name: fate.reason for fate in classes if fate.way == way} for way in ("loop", "refused")}
+    return {**ways, **reasons}
+
+
+def _layers(layers: Sequence[int]) -> dict[str, object]:
+    return {
+        "capture_index": list(layers),
+        "draft_config_id": [layer - 1 for layer in layers],
+        "transformers_hidden_states": list(layers),
+        "meaning": "capture index i is the state that enters decoder block i; final states are the server's to choose",
+    }
+
+
+def read_manifest(data: bytes, name: str) -> Manifest:
+    """Read a manifest that the tool wrote.
+
+    Raises:
+        PatchError: it is no manifest, or one of another schema.
+    """
+    try:
+        record: Any = json.loads(data)
+        if record["schema"] != SCHEMA:
+            raise PatchError(f"{name} has schema {record['schema']!r}, not {SCHEMA}", hint="run auxtap patch again")
+        return Manifest(
+            release=str(record["release"]),
+            origin=Origin(str(record["origin"]), str(record["source_digest"])),
+            models=tuple(str(model) for model in record["models"]),
+            layers=tuple(int(layer) for layer in record["default_layers"]["capture_index"]),
+            files={
+                PurePosixPath(entry["path"]): FileDigests(entry["sha256_before"], entry["sha256_after"])
+                for entry in record["files"]
+            },
+            new_files={PurePosixPath(entry["path"]): str(entry["sha256"]) for entry in record["new_files"]},
+            patch_sha256=str(record["patch_sha256"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"missing {error}" if isinstance(error, KeyError) else str(error)
+        raise PatchError(f"{name} is not a manifest of auxtap: {what}", hint="run auxtap patch again") from None

@@ -1,0 +1,129 @@
+"""Which rewriters a capture patch is made of."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from auxtap.core.errors import UsageError
+from auxtap.core.source_tree import MODELS_ROOT
+from auxtap.rewriters.backbones.backbones import survey_backbones
+from auxtap.rewriters.places.arm import ArmRewriter
+from auxtap.rewriters.places.attach import AttachRewriter
+from auxtap.rewriters.places.gate import GateRewriter
+from auxtap.rewriters.places.insertion import Insertion
+from auxtap.rewriters.places.loop import LoopRewriter, LoopStageRewriter
+from auxtap.rewriters.places.note import NoteRewriter
+from auxtap.rewriters.places.stage import StageRewriter, captures_states, captures_with_exit, has_stages
+from auxtap.rewriters.places.syntax import ParsedTree
+from auxtap.rewriters.places.tap import TapRewriter
+
+ALL_MODELS = "all"
+# Names that are not those of a file below models/. Kimi-K2.5 wraps DeepSeek's backbone.
+ALIASES: Mapping[str, str] = {"deepseek": "deepseek_v2", "kimi_k25": "deepseek_v2"}
+DEFAULT_MODELS = ("deepseek", "llama")
+# Files of draft models, which are never the served one.
+_DRAFTS = ("_eagle", "_eagle3", "_nextn", "_mtp")
+_DEFAULT_FILES = tuple(ALIASES.get(name, name) for name in DEFAULT_MODELS)
+_NAME = re.compile(r"[a-z0-9_]+")
+
+
+class Rewriter(Protocol):
+    """Finds the one place of a kind in a file and proposes one line for it."""
+
+    @property
+    def kind(self) -> str:
+        """Name the rewriter in manifests and errors."""
+
+    @property
+    def path(self) -> PurePosixPath:
+        """Name the file that the line goes into."""
+
+    def propose(self, files: ParsedTree) -> Insertion:
+        """Return the insertion.
+
+        Raises:
+            PatchError: the anchor does not stand exactly once.
+        """
+
+
+def parse_models(text: str) -> tuple[str, ...]:
+    """Read a list such as `deepseek,llama`, or `all`; sorted, without repeats.
+
+    Raises:
+        UsageError: a name cannot be a model's, none is named, or `all` stands beside others.
+    """
+    names = sorted({name.strip() for name in text.split(",") if name.strip()})
+    odd = [name for name in names if _NAME.fullmatch(name) is None]
+    hint = "give names of files below models/ with commas (deepseek,llama,qwen3_moe), or all"
+    if odd or not names:
+        raise UsageError(f"unknown model {', '.join(odd)}" if odd else "no model named", hint=hint)
+    if ALL_MODELS in names and len(names) > 1:
+        raise UsageError("all stands for every model: name nothing beside it", hint=hint)
+    return tuple(names)
+
+
+def model_files(models: Sequence[str], files: ParsedTree) -> tuple[PurePosixPath, ...]:
+    """Return the files of the models, each once, in order.
+
+    Raises:
+        UsageError: the tree has no such file.
+    """
+    if tuple(models) == (ALL_MODELS,):
+        return tuple(sorted(path for path in files.files if path.parent == MODELS_ROOT))
+    named = {name: MODELS_ROOT / f"{ALIASES.get(name, name)}.py" for name in models}
+    missing = [name for name, path in named.items() if path not in files.files]
+    if missing:
+        raise UsageError(
+            f"unknown model {', '.join(missing)}: {files.tree.origin} has no {named[missing[0]]}",
+            hint="auxtap patch --classes SOURCE lists what a release has",
+        )
+    return tuple(sorted(set(named.values())))
+
+
+def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
+    """Return the rewriters of the model files: a stage tap behind a capture loop, or a tap in a loop without one.
+
+    With `all`, files in which neither is recognised are left out: the tap refuses their classes. A file that was named
+    must have one of them, but for the default models, which older releases cannot capture yet.
+    """
+    everything = tuple(models) == (ALL_MODELS,)
+    found: list[Rewriter] = []
+    for path in model_files(models, files):
+        data = files.files[path]
+        if everything:
+            found += _recognised(path, data)
+        elif has_stages(data):
+            found.append(StageRewriter(path))
+        elif not captures_states(data) and path.stem not in _DEFAULT_FILES:
+            found += _loop_rewriters(path, data) or [LoopRewriter(path)]
+    return tuple(found)
+
+
+def _recognised(path: PurePosixPath, data: bytes) -> list[Rewriter]:
+    if path.stem.endswith(_DRAFTS):
+        return []
+    if captures_states(data):
+        return [StageRewriter(path)] if has_stages(data) and captures_with_exit(data) else []
+    return _loop_rewriters(path, data)
+
+
+def _loop_rewriters(path: PurePosixPath, data: bytes) -> list[Rewriter]:
+    loops = survey_backbones(data).loops
+    if len(loops) != 1:
+        return []
+    return [LoopRewriter(path), *([LoopStageRewriter(path)] if loops[0].exits else [])]
+
+
+def statement_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
+    """Return the rewriters of the statements for `models`: three or four for every model, then the model files'."""
+    note = NoteRewriter()
+    attach = () if note.lists_requests(files) else (AttachRewriter(),)
+    return (ArmRewriter(), note, *attach, TapRewriter(), *model_rewriters(models, files))
+
+
+def all_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
+    """Return every rewriter for `models`: the statements, and a gate for each file that gets one."""
+    statements = statement_rewriters(models, files)
+    gated = sorted({rewriter.path for rewriter in statements})
+    return (*statements, *(GateRewriter(path) for path in gated))

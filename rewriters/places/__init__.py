@@ -1,0 +1,1 @@
+"""The places of the patch: one module a kind of line."""

@@ -1,0 +1,1 @@
+"""Recognise the branches on pipeline stages."""

@@ -1,0 +1,1 @@
+"""Follow classes and states from the choice of layers to the answer."""

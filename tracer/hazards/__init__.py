@@ -1,0 +1,1 @@
+"""Find configurations in which captured values are wrong or missing."""

@@ -1,0 +1,94 @@
+"""Hazards of captured values that are not the state that they stand for."""
+
+from collections.abc import Iterator
+
+import libcst as cst
+import libcst.matchers as m
+
+from auxtap.core.source_tree import MODELS_ROOT
+from auxtap.tracer.flow.classes import ClassIndex
+from auxtap.tracer.flow.evidence import evidence_at, evidence_of, find_in
+from auxtap.tracer.hazards.capturing import capturing_functions, sites_of
+from auxtap.tracer.hazards.settings import Settings
+from auxtap.tracer.report.entries import FileTrace
+from auxtap.tracer.report.trace_report import Hazard
+from auxtap.tracer.sites.shapes import choices_of, is_logits_processor
+from auxtap.tracer.source.fragments import Fragment, last_name
+from auxtap.tracer.source.walk import find
+
+_SCALINGS = (b"hidden_states / ", b"hidden_states * ", b"hidden_states.float()")
+
+
+def dropped_residual(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+    """The block hands its residual on beside its output, and the capture leaves it out."""
+    source = index.source(trace.file)
+    for fragment, function in capturing_functions(index, trace):
+        pairs = m.AssignTarget(target=m.Tuple(elements=[m.Element(m.Name()), m.Element(m.Name("residual"))]))
+        blocks = list(find(function.body, cst.Assign, m.Assign(targets=[pairs], value=m.Call())))
+        if not blocks:
+            continue
+        state = blocks[0].targets[0].target
+        name = last_name(state.elements[0].value) if isinstance(state, cst.Tuple) else None
+        within = (fragment.unit.first_line, fragment.unit.last_line)
+        sites = [
+            site for site in sites_of(trace, "append") if site.value == name and within[0] <= site.line <= within[1]
+        ]
+        if sites and _norm_adds_residual(function, name or ""):
+            yield Hazard(
+                name="dropped_residual",
+                text="the block returns its residual apart, and what is captured leaves it out",
+                trigger="capture in this model",
+                default_on=True,
+                avoid="refuse this model, or add the residual",
+                evidence=(*(evidence_of(trace, site) for site in sites), evidence_at(source, fragment, blocks[0])),
+            )
+
+
+def _norm_adds_residual(function: cst.FunctionDef, name: str) -> bool:
+    """Tell whether the norm after the blocks is given the residual too, so that the state lacks it."""
+    given = [m.Arg(m.Name(name)), m.Arg(m.Name("residual"))]
+    norm = m.Call(func=m.Attribute(attr=m.Name(m.MatchIfTrue(lambda word: "norm" in word))), args=given)
+    return any(True for _ in find(function.body, cst.Call, norm))
+
+
+def may_scale_final_state(data: bytes) -> bool:
+    """Tell cheaply whether a model file can hold such a change; never a false no for the usual names."""
+    return b"logits_processor(" in data and any(needle in data for needle in _SCALINGS)
+
+
+def scaled_final_state(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+    """The final state that reaches the logits processor is scaled or in another type."""
+    if not trace.file.is_relative_to(MODELS_ROOT):
+        return
+    source = index.source(trace.file)
+    for fragment, call in find_in(source, "logits_processor", cst.Call):
+        if is_logits_processor(call):
+            changed = _changed_state(fragment, call)
+            if changed is not None:
+                yield Hazard(
+                    name="scaled_final_state",
+                    text="the final state is scaled, or turned into another type, before the logits processor gets it",
+                    trigger="the final state of this model",
+                    default_on=True,
+                    avoid="record the change and undo it",
+                    evidence=(evidence_at(source, fragment, changed),),
+                )
+
+
+def _changed_state(fragment: Fragment, call: cst.Call) -> cst.CSTNode | None:
+    if len(call.args) < 2:
+        return None
+    scaling = m.BinaryOperation(operator=m.Divide() | m.Multiply())
+    cast = m.Call(func=m.Attribute(attr=m.Name("float")), args=[])
+    state = call.args[1].value
+    if any(m.matches(choice, scaling | cast) for choice in choices_of(state)):
+        return state
+    function = fragment.function_of(call)
+    if function is None or not isinstance(state, cst.Name):
+        return None
+    assigns = find(function.body, cst.Assign, m.Assign(targets=[m.AssignTarget(target=m.Name(state.value))]))
+    for assign in assigns:
+        changes = any(m.matches(choice, scaling | cast) for choice in choices_of(assign.value))
+        if changes and fragment.order_of(assign) < fragment.order_of(call):
+            return assign
+    return None

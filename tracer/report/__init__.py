@@ -1,0 +1,1 @@
+"""What the tracer found, as data: sites, branches, flows, hazards; imports nothing that parses."""

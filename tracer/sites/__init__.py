@@ -1,0 +1,1 @@
+"""Give each name of the capture pipeline its role."""

@@ -1,0 +1,1 @@
+"""Proofs with a real server against an independent reference."""

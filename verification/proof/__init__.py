@@ -1,0 +1,1 @@
+"""What was proved of a patch, and how far."""

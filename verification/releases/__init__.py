@@ -1,0 +1,1 @@
+"""What becomes of the patch over the releases."""

@@ -1,0 +1,1 @@
+"""Proofs without a server: the patch does only what it says."""
