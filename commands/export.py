@@ -1,12 +1,16 @@
 """`auxtap export`: a store as the files that a trainer's own loader reads."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from auxtap.commands.context import parse_layers
 from auxtap.core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from auxtap.extraction.run.job import ServerPlace
 
 STORE_FORMATS = ("safetensors", "pt")
 FORMATS = "specforge, speculators, modelopt, angelslim, ge_data, pt or safetensors"
@@ -60,8 +64,8 @@ def split_format(name: str, *, local: bool) -> tuple[str, str | None]:
     return STORE_FORMATS[0], name
 
 
-def check_server(spools: list[Path], trainer: str) -> None:
-    """Refuse a run whose states the trainer's format cannot hold, before anything is sent.
+def check_servers(places: "Sequence[ServerPlace]", trainer: str) -> None:
+    """Refuse a run whose states, of any of its servers, the trainer's format cannot hold, before anything is sent.
 
     Raises:
         UsageError: it cannot.
@@ -70,7 +74,8 @@ def check_server(spools: list[Path], trainer: str) -> None:
     from auxtap.extraction.export.formats.trainer import trainer_format
     from auxtap.extraction.export.suitability import holdings_of_server, select_states
 
-    select_states(holdings_of_server(spools), trainer_format(trainer))
+    for place in places:
+        select_states(holdings_of_server(place.spools), trainer_format(trainer))
 
 
 def export_beside(store: Path, trainer: str, *, as_json: bool) -> None:

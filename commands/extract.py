@@ -174,7 +174,7 @@ def extract(
         **options,
     )
     if trainer is not None:
-        export.check_server([job.spool, *job.extra_spools], trainer)
+        export.check_servers(job.places, trainer)
     extract_run.send_canaries(job, canary)
     code = extract_run.carry_out(job, out or "", log_json=log_json, metrics_port=metrics_port, as_json=as_json)
     if trainer is not None and code != ExitCode.INTERRUPTED:

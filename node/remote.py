@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 from auxtap.node.agent_file import build_agent, launcher_text
 from auxtap.node.profile import NodeProfile
-from auxtap.node.ssh import ConnectionLostError, SshConnection
+from auxtap.node.ssh import ConnectionLostError, SshConnection, UnreachableError
 
 MARK = b"\x1eauxtap "
 CALL_TIMEOUT_S = 120.0
@@ -57,9 +57,9 @@ class RemoteAgent:
         while True:
             try:
                 return action()
-            except (ConnectionLostError, ServerError) as error:
+            except (ConnectionLostError, UnreachableError) as error:
                 now = time.monotonic()
-                if isinstance(error, ServerError) and (self._answered_at is None or not _is_passing(error)):
+                if isinstance(error, UnreachableError) and self._answered_at is None:
                     raise
                 if lost_at is None or (self._answered_at or 0.0) > lost_at:
                     lost_at, attempt = now, 0
@@ -156,11 +156,6 @@ def remote_quote(path: str) -> str:
     if path.startswith("~/"):
         return '"$HOME"/' + shlex.quote(path[2:])
     return shlex.quote(path)
-
-
-def _is_passing(error: ServerError) -> bool:
-    """Tell whether it may succeed later: a connection that does not come about, unless a key is the reason."""
-    return error.message.startswith("cannot connect") and "key" not in error.message
 
 
 def _answer(line: bytes) -> dict[str, Any] | None:

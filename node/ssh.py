@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,10 @@ _OPTIONS = (
     f"ServerAliveInterval={ALIVE_INTERVAL_S}",
     "ServerAliveCountMax=3",
 )
+
+
+class UnreachableError(ServerError):
+    """A connection did not come about; later it may."""
 
 
 class ConnectionLostError(Exception):
@@ -246,64 +250,88 @@ class SshConnection:
         _close_streams(process)
 
     def _failure(self, said: str) -> Exception:
-        if _reason(said) is not None:
+        if _find_refusal(said) is not None:
             return refusal(self.settings, said)
         return ConnectionLostError(_last_line(said) or "the connection was closed")
 
 
-_REASONS: Sequence[tuple[str, str, str]] = (
-    (
+@dataclass(frozen=True)
+class _Refusal:
+    """What ssh says when it cannot connect, and what that means; `lasting` when trying again would not help."""
+
+    pattern: str
+    reason: str
+    hint: str
+    lasting: bool = False
+
+
+_REFUSALS = (
+    _Refusal(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed",
         "its host key is not the one that is known",
         "is it another machine now? compare the fingerprint with its owner, then ssh-keygen -R HOST",
+        lasting=True,
     ),
-    (
+    _Refusal(
         r"Host key verification failed|No .* host key is known",
         "its host key is not known here",
         "connect once by hand (ssh HOST) and compare the fingerprint",
+        lasting=True,
     ),
-    (
+    _Refusal(
         r"Permission denied \([^)]*(?:password|keyboard-interactive)",
         "it refuses our keys and would ask for a password",
         "auxtap types no passwords: put your public key on the node (ssh-copy-id HOST), or load it (ssh-add)",
+        lasting=True,
     ),
-    (
+    _Refusal(
         r"Permission denied",
         "it refuses our keys",
         "is the right key loaded (ssh-add -l)? does ~/.ssh/config name the right User and IdentityFile?",
+        lasting=True,
     ),
-    (r"Too many authentication failures", "it refuses our keys", "name one IdentityFile with IdentitiesOnly yes"),
-    (r"Could not resolve hostname", "there is no such host", "is it an alias of another ~/.ssh/config?"),
-    (r"Bad configuration option|Bad owner or permissions|Can't open user config", "ssh's configuration is not usable",
-     "try: ssh HOST true"),
-    (r"[Cc]onnection refused", "nothing listens there", "is the node up, and sshd on that port?"),
-    (r"timed out", "it does not answer", "is the node up? a VPN or jump host may be missing"),
-    (r"[Nn]o route to host|[Nn]etwork is unreachable", "there is no way to it", "a VPN or jump host may be missing"),
-    (r"administratively prohibited|stdio forwarding failed|UNKNOWN port 65535",
-     "its jump host does not let us through", "try: ssh -v HOST true"),
-)  # fmt: skip
+    _Refusal(
+        r"Too many authentication failures",
+        "it refuses our keys",
+        "name one IdentityFile with IdentitiesOnly yes",
+        lasting=True,
+    ),
+    _Refusal(r"Could not resolve hostname", "there is no such host", "is it an alias of another ~/.ssh/config?"),
+    _Refusal(
+        r"Bad configuration option|Bad owner or permissions|Can't open user config",
+        "ssh's configuration is not usable",
+        "try: ssh HOST true",
+    ),
+    _Refusal(r"[Cc]onnection refused", "nothing listens there", "is the node up, and sshd on that port?"),
+    _Refusal(r"timed out", "it does not answer", "is the node up? a VPN or jump host may be missing"),
+    _Refusal(
+        r"[Nn]o route to host|[Nn]etwork is unreachable", "there is no way to it", "a VPN or jump host may be missing"
+    ),
+    _Refusal(
+        r"administratively prohibited|stdio forwarding failed|UNKNOWN port 65535",
+        "its jump host does not let us through",
+        "try: ssh -v HOST true",
+    ),
+)
 
 
 def refusal(settings: SshSettings, said: str) -> ServerError:
     """Return the error for what ssh said when it could not connect."""
-    found = _reason(said)
+    found = _find_refusal(said)
     if found is None:
-        return ServerError(
+        return UnreachableError(
             f"cannot connect to {settings.host}: {_last_line(said) or 'ssh gave no reason'}",
             hint=f"try: ssh {settings.host} true",
         )
-    reason, hint = found
-    return ServerError(
-        f"cannot connect to {settings.host}: {reason} ({_last_line(said)})",
-        hint=hint.replace("HOST", settings.host),
+    kind = ServerError if found.lasting else UnreachableError
+    return kind(
+        f"cannot connect to {settings.host}: {found.reason} ({_last_line(said)})",
+        hint=found.hint.replace("HOST", settings.host),
     )
 
 
-def _reason(said: str) -> tuple[str, str] | None:
-    for pattern, reason, hint in _REASONS:
-        if re.search(pattern, said):
-            return reason, hint
-    return None
+def _find_refusal(said: str) -> _Refusal | None:
+    return next((each for each in _REFUSALS if re.search(each.pattern, said)), None)
 
 
 def _last_line(said: str) -> str:

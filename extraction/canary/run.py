@@ -32,8 +32,7 @@ from auxtap.extraction.datasets.reading import Dataset, read_dataset
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.run.job import ServerPlace
 from auxtap.extraction.servers.client import ServerClient, ServerInfo
-from auxtap.extraction.spool.directory import SpoolDirectory, SpoolUnion
-from auxtap.extraction.spool.topology import Topology, is_complete, read_topology
+from auxtap.extraction.spool.topology import Topology, open_replicas, read_topology
 
 LONGEST_PROMPT = 512
 # A prompt of one chunk and a half is sent only where that is no longer than this.
@@ -150,14 +149,8 @@ def run_canary(
 def _look_at(target: CanaryTarget) -> _Server:
     with ServerClient(target.place.url, connections=1, timeout_s=target.timeout_s) as client:
         info = client.read_info()
-    spools = [SpoolDirectory(path) for path in target.place.spools]
-    try:
-        # Behind a router each spool is a whole server's; its hosts' spools together are one server's.
-        replicas = len(spools) > 1 and all(is_complete(spool) for spool in spools)
-        return _Server(read_topology(spools[0] if replicas else SpoolUnion(spools)), info)
-    finally:
-        for spool in spools:
-            spool.__exit__(None, None, None)
+    with open_replicas(target.place.spools) as replicas:
+        return _Server(read_topology(replicas[0]), info)
 
 
 def choose_prompts(count: int, dataset: Dataset | None, vocab_size: int, longest: int) -> list[list[int]]:

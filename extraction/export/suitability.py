@@ -1,6 +1,5 @@
 """Whether a format can hold what a store has, and which command would give what it lacks."""
 
-import contextlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +7,7 @@ from pathlib import Path
 
 from auxtap.core.errors import UsageError
 from auxtap.extraction.export.formats.trainer import ANY_NUMBER, TrainerFormat
-from auxtap.extraction.spool.directory import SpoolDirectory, SpoolUnion
-from auxtap.extraction.spool.topology import read_topology
+from auxtap.extraction.spool.topology import open_replicas, read_topology
 from auxtap.extraction.store.manifest import StoreManifest, final_tensors
 from auxtap.tap.protocol import FINAL, FINAL_PRENORM
 
@@ -42,14 +40,13 @@ def holdings_of_store(store: Path, manifest: StoreManifest) -> Holdings:
 
 
 def holdings_of_server(spools: Sequence[Path]) -> Holdings:
-    """Return what the server behind spools will give.
+    """Return what the server behind spools will give; replicas behind a router all give the same.
 
     Raises:
         ExtractionError: no writer has announced itself there.
     """
-    with contextlib.ExitStack() as stack:
-        union = SpoolUnion([stack.enter_context(SpoolDirectory(path)) for path in spools])
-        head = read_topology(union).head
+    with open_replicas(spools) as replicas:
+        head = read_topology(replicas[0]).head
     return Holdings("the server", tuple(sorted(head.all_layers)), head.final, head.model_path)
 
 

@@ -13,9 +13,8 @@ from auxtap.extraction.servers.endpoint import Endpoint
 from auxtap.extraction.servers.heartbeat import Heartbeat
 from auxtap.extraction.servers.restart import Keeper, LostServer, SpoolKeeper
 from auxtap.extraction.servers.sequence import Parcel
-from auxtap.extraction.spool.directory import SpoolDirectory, SpoolUnion
 from auxtap.extraction.spool.parts import Replica, WritersWatch, removed_spool
-from auxtap.extraction.spool.topology import Topology, WritersMissingError, is_complete
+from auxtap.extraction.spool.topology import Topology, WritersMissingError, open_replicas
 
 _SHARE_OF_FREE = (4, 5)
 
@@ -207,11 +206,8 @@ def open_fleet(job: ExtractionJob, stop: threading.Event, keeper: Keeper | None 
 def _open_place(
     place: ServerPlace, job: ExtractionJob, stack: contextlib.ExitStack
 ) -> tuple[ServerClient, ServerInfo, tuple[Replica, ...]]:
-    spools = [stack.enter_context(SpoolDirectory(path)) for path in place.spools]
+    unions = stack.enter_context(open_replicas(place.spools))
     client = stack.enter_context(ServerClient(place.url, connections=job.concurrency, timeout_s=job.timeout_s))
-    unions = [SpoolUnion([spool]) for spool in spools]
-    if len(unions) > 1 and not all(is_complete(union) for union in unions):
-        unions = [SpoolUnion(spools)]
     replicas = tuple(Replica(union, WritersWatch(union)) for union in unions)
     return client, client.read_info(), replicas
 

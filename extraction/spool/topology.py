@@ -1,11 +1,13 @@
 """Who writes into the spool, and therefore which parts a sample must have."""
 
+import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from auxtap.core.errors import ExtractionError
-from auxtap.extraction.spool.directory import AnySpool, ForeignFileError
+from auxtap.extraction.spool.directory import AnySpool, ForeignFileError, SpoolDirectory, SpoolUnion
 from auxtap.tap import protocol
 from auxtap.tap.protocol import PartLayout, PartMetadata, ProtocolError, RankDescriptor, RequestId
 
@@ -120,7 +122,23 @@ def read_topology(spool: AnySpool) -> Topology:
     return topology
 
 
-def is_complete(spool: AnySpool) -> bool:
+@contextlib.contextmanager
+def open_replicas(paths: Sequence[Path]) -> Iterator[tuple[SpoolUnion, ...]]:
+    """Open one server's spools for the length of the block.
+
+    Behind a router each spool is a whole server's, and each is given by itself; else all of them together are one
+    server's, whose stages run on several hosts.
+
+    Raises:
+        ExtractionError: a spool cannot be used, or writers of one do not fit together.
+    """
+    with contextlib.ExitStack() as stack:
+        spools = [stack.enter_context(SpoolDirectory(path)) for path in paths]
+        each = tuple(SpoolUnion([spool]) for spool in spools)
+        yield each if len(each) == 1 or all(map(_is_complete, each)) else (SpoolUnion(spools),)
+
+
+def _is_complete(spool: SpoolUnion) -> bool:
     """Tell whether the writers of this spool alone make a whole server."""
     try:
         read_topology(spool)

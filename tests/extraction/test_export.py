@@ -17,7 +17,7 @@ import pytest
 import xxhash
 from safetensors.numpy import load_file
 
-from auxtap.commands.export import check_server, split_format
+from auxtap.commands.export import check_servers, split_format
 from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
 from auxtap.extraction.export.exporting import ExportJob, ExportProgress, export_store
 from auxtap.extraction.export.formats import joined, specforge, speculators
@@ -26,7 +26,10 @@ from auxtap.extraction.export.formats.torch_file import require_torch
 from auxtap.extraction.export.formats.trainer import TokenRow, trainer_format, trainer_formats
 from auxtap.extraction.export.vocabulary import choose_draft_vocabulary, count_trained
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
+from auxtap.extraction.run.job import ServerPlace
+from auxtap.extraction.spool.topology import open_replicas
 from auxtap.extraction.store.reader import StoreReader
+from auxtap.tests.extraction.conftest import FakeTap
 
 Maker = Callable[..., ExtractionJob]
 
@@ -128,14 +131,45 @@ def test_a_store_of_too_few_layers_needs_another_server(make_store: Any, tmp_pat
 
 def test_extract_refuses_before_it_sends_what_a_trainer_cannot_hold(tap: Any, server: Any) -> None:
     with pytest.raises(UsageError, match=r"specforge holds 3 layers; 2 are chosen of the server: 3, 5") as raised:
-        check_server([tap.spool], "specforge")
+        check_servers([ServerPlace(server.url, (tap.spool,))], "specforge")
     assert "--layers A,B,C --final post-norm" in (raised.value.hint or "")
     with pytest.raises(UsageError, match="needs the pre-norm final state, and the server has the post-norm one"):
-        check_server([tap.spool], "speculators")
+        check_servers([ServerPlace(server.url, (tap.spool,))], "speculators")
     with pytest.raises(UsageError, match="needs a store on this machine"):
         split_format("specforge", local=False)
     assert split_format("pt", local=False) == ("pt", None)
     assert server.requests == []
+
+
+@pytest.fixture
+def two_spools(tmp_path: Path) -> tuple[Path, Path]:
+    paths = tmp_path / "spool-1", tmp_path / "spool-2"
+    for path in paths:
+        path.mkdir(mode=0o700)
+    return paths
+
+
+@pytest.mark.parametrize("n_hosts", [1, 2])
+def test_two_spools_are_replicas_or_hosts_of_one_server(two_spools: tuple[Path, Path], n_hosts: int) -> None:
+    """Behind a router each spool is a whole server's; else one stage of it writes into each."""
+    for number, path in enumerate(two_spools):
+        only = None if n_hosts == 1 else {number}
+        FakeTap(path, ((3,), (5,)), final="both", only=only, nonce=f"n{number}", host=f"host-{number}").announce()
+    place = ServerPlace("http://127.0.0.1:9", two_spools)
+    check_servers([place], "speculators")
+    with open_replicas(two_spools) as replicas:
+        assert [union.paths for union in replicas] == (
+            [(each,) for each in two_spools] if n_hosts == 1 else [two_spools]
+        )
+
+
+def test_every_server_is_asked_what_it_gives(two_spools: tuple[Path, Path]) -> None:
+    places = [ServerPlace(f"http://127.0.0.1:{9 + number}", (path,)) for number, path in enumerate(two_spools)]
+    FakeTap(two_spools[0], final="both").announce()
+    FakeTap(two_spools[1], final="post-norm").announce()
+    check_servers(places[:1], "speculators")
+    with pytest.raises(UsageError, match="needs the pre-norm final state"):
+        check_servers(places, "speculators")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, make_store: Any, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The agent: one file, always the same, that needs a bare Python 3.10; and its pieces on real processes and trees."""
 
 import ast
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auxtap.core.errors import PatchError, SourceError, WorktreeError
+from auxtap.core.errors import PatchError, ServerError, SourceError, WorktreeError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.source_tree import PACKAGE_ROOT
 from auxtap.extraction.spool.finite import is_finite
@@ -360,13 +362,28 @@ def test_a_shell_that_greets_does_no_harm(
         greeting.write_bytes(before)
 
 
+def test_a_node_whose_name_holds_key_is_connected_to_again(
+    bare_profile: NodeProfile, test_node: TestNode, say: Callable[[str], None], said: list[str]
+) -> None:
+    """Its server is down for a moment: the call waits until it is there again."""
+    test_node.add_host("turkey-01", test_node.node.port)
+    profile = dataclasses.replace(bare_profile, ssh=test_node.settings("turkey-01"))
+    agent = connect(profile, say)
+    with agent.connection:
+        agent.call("hello")
+        test_node.node.stop()
+        begin_again = threading.Timer(1.0, test_node.node.start, (test_node.binary, test_node.user))
+        begin_again.start()
+        try:
+            assert agent.call("hello")["version"]
+        finally:
+            begin_again.join()
+    assert "the connection to turkey-01 was lost; connecting again" in said
+
+
 def test_a_python_that_is_none_is_named(
     bare_profile: NodeProfile, test_node: TestNode, say: Callable[[str], None]
 ) -> None:
-    import dataclasses
-
-    from auxtap.core.errors import ServerError
-
     agent = connect(dataclasses.replace(bare_profile, python="/no/such python"), say)
     with agent.connection, pytest.raises(ServerError, match="/no/such python on node ended with status 12") as caught:
         agent.call("hello")

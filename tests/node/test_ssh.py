@@ -18,7 +18,7 @@ import pytest
 
 from auxtap.core.errors import ServerError
 from auxtap.node.profile import SshSettings
-from auxtap.node.ssh import ConnectionLostError, SshConnection, refusal
+from auxtap.node.ssh import ConnectionLostError, SshConnection, UnreachableError, refusal
 from auxtap.tests.node.conftest import TestNode, free_port
 
 
@@ -147,6 +147,21 @@ def test_a_closed_port_is_said_to_be_one(test_node: TestNode) -> None:
 )
 def test_what_ssh_says_is_put_into_words(said: str, meaning: str) -> None:
     assert meaning in refusal(SshSettings("x"), said).message
+
+
+@pytest.mark.parametrize(
+    ("said", "may_pass"),
+    [
+        ("ssh: connect to host turkey-01 port 22: Connection refused", True),
+        ("ssh: connect to host turkey-01 port 22: Connection timed out", True),
+        ("Connection reset by peer while reading the key exchange", True),
+        ("me@turkey-01: Permission denied (publickey).", False),
+        ("Host key verification failed.", False),
+    ],
+)
+def test_what_may_pass_is_told_by_its_kind_and_never_by_a_hosts_name(said: str, may_pass: bool) -> None:
+    for host in ("turkey-01", "keystone", "gpu01"):
+        assert isinstance(refusal(SshSettings(host), said), UnreachableError) is may_pass
 
 
 def test_a_command_that_does_not_end_is_given_up(test_node: TestNode) -> None:
