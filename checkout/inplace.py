@@ -17,13 +17,12 @@ from typing import Any
 from auxtap.checkout.source import Source
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import publish_bytes, publish_json, sha256_bytes, sha256_file
-from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree
+from auxtap.core.source_tree import PACKAGE_MARK, PACKAGE_ROOT, SourceTree
 from auxtap.rewriters.patch.diff import PatchSet
 
 SCHEMA = 1
 FOLDER = ".auxtap"
 _RECORD = "record.json"
-_MARK = PurePosixPath("srt/server_args.py")
 _ABSENT = ""
 
 
@@ -54,7 +53,7 @@ def package_folder(path: Path) -> Path:
         WorktreeError: there is none.
     """
     for folder in (path.expanduser(), path.expanduser() / "sglang"):
-        if (folder / _MARK).is_file():
+        if (folder / PACKAGE_MARK).is_file():
             return folder.resolve()
     raise WorktreeError(f"{path} is no installed sglang package", hint="name its folder, such as site-packages/sglang")
 

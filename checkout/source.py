@@ -1,6 +1,5 @@
 """Open an SGLang tree: a git checkout, an installed package or a released wheel."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from auxtap.checkout.version import UNKNOWN_RELEASE, release_of_commit, release_
 from auxtap.checkout.wheel import fetch_wheel, is_package_file, read_package
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import SourceError
-from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree, files_digest
+from auxtap.core.source_tree import PACKAGE_MARK, PACKAGE_ROOT, SourceTree, files_digest, find_package, package_files
 
 SourceKind = Literal["checkout", "package", "pypi"]
 MAX_FILE_BYTES = 128 << 20
-_MARK = PurePosixPath("srt/server_args.py")
 _SPEC_HINT = "give a git checkout (PATH or PATH@REF), an installed sglang folder, or pypi:0.5.9"
 
 
@@ -59,10 +57,10 @@ def open_source(spec: str, cache: CacheLayout, progress: Callable[[str], None] =
         return _open_checkout(path, ref, spec, progress)
     if ref is not None:
         raise SourceError(f"{path} is not the root of a git repository, so it has no {ref!r}", hint=_SPEC_HINT)
-    for package in (path, path / "sglang", path / PACKAGE_ROOT):
-        if (package / _MARK).is_file():
-            return _open_package(package, spec, cache, progress)
-    raise SourceError(f"{path} is not an SGLang tree: no sglang/{_MARK} in it", hint=_SPEC_HINT)
+    package = find_package(path)
+    if package is None:
+        raise SourceError(f"{path} is not an SGLang tree: no sglang/{PACKAGE_MARK} in it", hint=_SPEC_HINT)
+    return _open_package(package, spec, cache, progress)
 
 
 def _split_spec(spec: str) -> tuple[Path, str | None]:
@@ -83,16 +81,17 @@ def _is_checkout(path: Path, ref: str | None) -> bool:
         return False
     if ref is not None:
         return True
-    return (path / PACKAGE_ROOT).is_dir() or not (path / "sglang" / _MARK).is_file()
+    return (path / PACKAGE_ROOT).is_dir() or not (path / "sglang" / PACKAGE_MARK).is_file()
 
 
 def _open_checkout(path: Path, ref: str | None, spec: str, progress: Callable[[str], None]) -> Source:
     commit = _resolve_commit(path, ref)
     try:
         entries = list_tree(path, commit, PACKAGE_ROOT)
-        if PACKAGE_ROOT / _MARK not in {entry.path for entry in entries}:
+        if PACKAGE_ROOT / PACKAGE_MARK not in {entry.path for entry in entries}:
             raise SourceError(
-                f"{path} at {ref or 'HEAD'} is not an SGLang tree: no {PACKAGE_ROOT / _MARK} in it", hint=_SPEC_HINT
+                f"{path} at {ref or 'HEAD'} is not an SGLang tree: no {PACKAGE_ROOT / PACKAGE_MARK} in it",
+                hint=_SPEC_HINT,
             )
         sources = [entry for entry in entries if entry.path.suffix == ".py"]
         contents = read_blobs(path, [entry.blob for entry in sources])
@@ -134,8 +133,8 @@ def _open_release(locked: ReleaseWheel, spec: str, cache: CacheLayout, progress:
 
 
 def _open_package(package: Path, spec: str, cache: CacheLayout, progress: Callable[[str], None]) -> Source:
-    files = _read_folder(package)
-    laid_out = {PACKAGE_ROOT / path: data for path, data in files.items()}
+    laid_out = _read_package(package)
+    files = {path.relative_to(PACKAGE_ROOT): data for path, data in laid_out.items()}
     release = release_of_files(laid_out) or UNKNOWN_RELEASE
     name = f"sglang-{re.sub(r'[^A-Za-z0-9.+]', '_', release)}-package-{files_digest(files)[:16]}.git"
     snapshot = find_snapshot(name, cache)
@@ -145,24 +144,15 @@ def _open_package(package: Path, spec: str, cache: CacheLayout, progress: Callab
     return _open_snapshot(snapshot, spec, "package", release)
 
 
-def _read_folder(package: Path) -> dict[PurePosixPath, bytes]:
-    files: dict[PurePosixPath, bytes] = {}
+def _read_package(package: Path) -> dict[PurePosixPath, bytes]:
     try:
-        for folder, _, names in os.walk(package, onerror=_raise):
-            for name in names:
-                path = Path(folder, name)
-                inner = PurePosixPath(path.relative_to(package))
-                if not path.is_file() or path.is_symlink() or not is_package_file(inner):
-                    continue
-                if path.stat().st_size <= MAX_FILE_BYTES:
-                    files[inner] = path.read_bytes()
+        return {
+            inner: path.read_bytes()
+            for inner, path in package_files(package)
+            if is_package_file(inner) and path.stat().st_size <= MAX_FILE_BYTES
+        }
     except OSError as error:
         raise SourceError(f"cannot read {error.filename}: {error.strerror}", hint="check its permissions") from None
-    return files
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _open_snapshot(snapshot: Snapshot, spec: str, kind: SourceKind, release: str) -> Source:

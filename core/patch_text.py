@@ -120,9 +120,15 @@ def without_inserted(patched: bytes, file: PatchedFile) -> bytes:
 
 
 def with_inserted(original: bytes, file: PatchedFile) -> bytes:
-    """Return the original bytes with the lines of a patch put in."""
+    """Return the original bytes with the lines of a patch put in.
+
+    Raises:
+        PatchTextError: the file is too short for them.
+    """
     lines = _lines(original)
     for inserted in sorted(file.inserted, key=lambda each: each.line):
+        if not 1 <= inserted.line <= len(lines) + 1:
+            raise PatchTextError(f"{file.path} has no line {inserted.line}")
         lines.insert(inserted.line - 1, inserted.data)
     return b"".join(lines)
 

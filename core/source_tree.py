@@ -1,19 +1,46 @@
 """An SGLang tree as data: what the tracer and the rewriters read."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from auxtap.core.files import sha256_bytes
 
 PACKAGE_ROOT = PurePosixPath("python/sglang")
 SRT_ROOT = PACKAGE_ROOT / "srt"
 MODELS_ROOT = SRT_ROOT / "models"
+# By this file a folder is known for the package `sglang`.
+PACKAGE_MARK = PurePosixPath("srt/server_args.py")
 
 
 def is_below(path: PurePosixPath, folder: PurePosixPath) -> bool:
     """Tell whether a path lies below a folder; of thousands of paths, `is_relative_to` is slow to tell."""
     return str(path).startswith(f"{folder}/")
+
+
+def find_package(path: Path) -> Path | None:
+    """Return the `sglang` package of a checkout, of a folder of packages, or of the package itself."""
+    places = (path / PACKAGE_ROOT, path / "sglang", path)
+    return next((package for package in places if (package / PACKAGE_MARK).is_file()), None)
+
+
+def package_files(package: Path) -> Iterator[tuple[PurePosixPath, Path]]:
+    """Yield the plain files of a package on disk, bytecode left out: each by its path in upstream's layout.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    for folder, folders, names in os.walk(package, onerror=_raise):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                yield PACKAGE_ROOT / PurePosixPath(path.relative_to(package)), path
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 @dataclass(frozen=True)

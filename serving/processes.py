@@ -1,4 +1,4 @@
-"""Ports that are free, and process groups that end whole."""
+"""Ports that are free, processes that are known again, and process groups that end whole."""
 
 import contextlib
 import os
@@ -6,8 +6,10 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,6 +21,7 @@ POLL_S = 0.1
 CHOSEN_PORTS = range(20000, 32768)
 MAX_PROBES = 200
 RELEASE_S = 5.0
+PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def choose_port(host: str, port: int) -> int:
     if port:
         if not _becomes_free(host, port):
             raise ServerError(
-                f"cannot listen on {host}:{port}: the port is in use{_listener(port)}",
+                f"cannot listen on {host}:{port}: the port is in use{describe_listener(port)}",
                 hint="stop what uses it, or give another --port (0 picks a free one)",
             )
         return port
@@ -79,7 +82,7 @@ def _becomes_free(host: str, port: int) -> bool:
     """
     deadline = time.monotonic() + RELEASE_S
     while not port_is_free(host, port):
-        if _listener(port) or time.monotonic() >= deadline:
+        if describe_listener(port) or time.monotonic() >= deadline:
             return False
         time.sleep(POLL_S)
     return True
@@ -96,7 +99,8 @@ def _owns(host: str) -> bool:
     return True
 
 
-def _listener(port: int) -> str:
+def describe_listener(port: int) -> str:
+    """Say which process of this user listens on a port, empty when that cannot be seen."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             address = connection.laddr
@@ -105,28 +109,114 @@ def _listener(port: int) -> str:
     return ""
 
 
-def session_members(leader: int) -> list[psutil.Process]:
-    """Return the live processes of the session that `leader` began, and its descendants in other sessions."""
-    members: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == leader and _is_live(process):
-                members[process.pid] = process
+@dataclass(frozen=True)
+class ProcessMark:
+    """What tells a process from any other that had or will have its id: its start, and the boot that was in."""
+
+    pid: int
+    ticks: int
+    boot: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is recorded."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ProcessMark":
+        """Read a recorded one."""
+        return cls(int(value["pid"]), int(value["ticks"]), str(value["boot"]))
+
+
+def mark_process(pid: int) -> ProcessMark:
+    """Return the mark of a process that lives.
+
+    Raises:
+        ProcessLookupError: it does not.
+    """
+    ticks = _start_ticks(pid)
+    if ticks is None:
+        raise ProcessLookupError(pid)
+    return ProcessMark(pid, ticks, _boot())
+
+
+def is_alive(mark: ProcessMark) -> bool:
+    """Tell whether the very process still runs."""
+    return _find(mark) is not None
+
+
+def _find(mark: ProcessMark) -> psutil.Process | None:
     with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(leader).children(recursive=True):
+        process = psutil.Process(mark.pid)
+        if mark.boot == _boot() and mark.ticks == _start_ticks(mark.pid) and _is_live(process):
+            return process
+    return None
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(text[text.rindex(")") + 2 :].split()[19])
+
+
+def _boot() -> str:
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def send_signal(mark: ProcessMark, number: int) -> None:
+    """Signal the very process, never another one that has its id by now."""
+    process = _find(mark)
+    if process is not None:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
+def session_members(leader: int | ProcessMark) -> list[psutil.Process]:
+    """Return the live processes of the session that `leader` began, and their descendants in other sessions.
+
+    The kernel gives a session's number to no other process while the session has members, so members whose leader is
+    dead are still its own; where the process id of a marked leader is another process's now, the session is gone.
+    """
+    pid = leader if isinstance(leader, int) else leader.pid
+    if isinstance(leader, ProcessMark) and (leader.boot != _boot() or _start_ticks(pid) not in (None, leader.ticks)):
+        return []
+    live: dict[int, psutil.Process] = {}
+    parents: dict[int, int] = {}
+    ours: set[int] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError), process.oneshot():
             if _is_live(process):
-                members[process.pid] = process
-    return list(members.values())
+                parents[process.pid] = process.ppid()
+                live[process.pid] = process
+                if os.getsid(process.pid) == pid:
+                    ours.add(process.pid)
+    while grown := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= grown
+    return [live[member] for member in sorted(ours)]
 
 
-def stop_session(leader: int, patience: StopPatience = DEFAULT_PATIENCE) -> None:
-    """End the session that `leader` began: INT, TERM, KILL, to all of it and to every descendant seen.
-
-    A descendant that left the session is remembered from before its parent died. Only processes seen as members
-    are signalled, and psutil checks start times, so a reused pid is never hit.
+def stop_session(leader: int | ProcessMark, patience: StopPatience = DEFAULT_PATIENCE) -> None:
+    """End a session; see `end_session`.
 
     Raises:
         ServerError: something survives SIGKILL (a process in an uninterruptible wait).
+    """
+    left = ", ".join(map(str, end_session(leader, patience)))
+    if left:
+        raise ServerError(
+            f"server processes survive SIGKILL: {left}", hint="the kernel or a driver holds them: dmesg may say why"
+        )
+
+
+def end_session(leader: int | ProcessMark, patience: StopPatience = DEFAULT_PATIENCE) -> list[int]:
+    """End the session that `leader` began: INT, TERM, KILL, to all of it and to every descendant seen.
+
+    A descendant that left the session is remembered from before its parent died. Only processes seen as members
+    are signalled, and psutil checks start times, so a reused pid is never hit. The ids of what survives are returned.
     """
     seen: dict[int, psutil.Process] = {}
 
@@ -140,14 +230,9 @@ def stop_session(leader: int, patience: StopPatience = DEFAULT_PATIENCE) -> None
         (signal.SIGTERM, patience.terminate_s),
         (signal.SIGKILL, patience.kill_s),
     )
-    for number, wait_s in steps:
-        if not _signal_until_gone(number, wait_s, survivors):
-            return
-    left = ", ".join(f"{process.pid}" for process in survivors())
-    if left:
-        raise ServerError(
-            f"server processes survive SIGKILL: {left}", hint="the kernel or a driver holds them: dmesg may say why"
-        )
+    if not all(_signal_until_gone(number, wait_s, survivors) for number, wait_s in steps):
+        return []
+    return [process.pid for process in survivors()]
 
 
 def _signal_until_gone(

@@ -8,9 +8,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, TypeVar
 
 from auxtap.core.errors import ServerError
 from auxtap.serving.processes import DEFAULT_PATIENCE, StopPatience, choose_port, stop_session
@@ -24,6 +25,7 @@ HEALTH_TIMEOUT_S = 5.0
 ARMED_GRACE_S = 5.0
 
 Progress = Callable[[str], None]
+Server = TypeVar("Server", bound="WatchedServer")
 
 
 class RunningProcess(Protocol):
@@ -41,6 +43,40 @@ def be_silent(message: str) -> None:
     """Report progress to nobody."""
 
 
+@dataclass(frozen=True)
+class StartNews:
+    """What there is to tell of a server that starts; `refusal` is its own reason to end."""
+
+    phases: tuple[str, ...]
+    refusal: str | None = None
+    is_ready: bool = False
+    is_unarmed: bool = False
+
+
+class StartWatch:
+    """Looks at a server that starts, again and again; with a spool it is ready when every writer is armed."""
+
+    def __init__(self, url: str, spool: Path | None, log: ServerLog) -> None:
+        """Begin with the log's beginning."""
+        self._url = url
+        self._spool = spool
+        self._log = log
+        self._answered_at: float | None = None
+
+    def look(self, *, is_alive: bool) -> StartNews:
+        """Return what is new; a server that is dead or refuses is asked nothing."""
+        news = self._log.read_news()
+        if news.refusal is not None or not is_alive:
+            return StartNews(news.phases, news.refusal)
+        if self._answered_at is None and answers(self._url):
+            self._answered_at = time.monotonic()
+        if self._answered_at is None:
+            return StartNews(news.phases)
+        ready = self._spool is None or is_armed(self._spool)
+        late = time.monotonic() - self._answered_at > ARMED_GRACE_S
+        return StartNews(news.phases, is_ready=ready, is_unarmed=late and not ready)
+
+
 def wait_ready(
     process: RunningProcess,
     spec: LaunchSpec,
@@ -55,26 +91,23 @@ def wait_ready(
         ServerError: it died or refused (with the log's reason), is up but not armed, or `timeout_s` is over.
     """
     began = time.monotonic()
-    answered_at: float | None = None
+    watch = StartWatch(spec.url, spec.spool, log)
     while True:
-        news = log.read_news()
+        status = process.poll()
+        news = watch.look(is_alive=status is None)
         for phase in news.phases:
             progress(phase)
         if news.refusal is not None:
             raise ServerError(news.refusal, hint=f"the server's log is {log.path}")
-        status = process.poll()
         if status is not None:
             raise died(status, log)
-        now = time.monotonic()
-        if answered_at is None and answers(spec.url):
-            answered_at = now
-        if answered_at is not None:
-            if spec.spool is None or is_armed(spec.spool):
-                _check_final(spec)
-                return now - began
-            if now - answered_at > ARMED_GRACE_S:
-                raise not_armed(spec, log)
-        if now - began > timeout_s:
+        seconds = time.monotonic() - began
+        if news.is_ready:
+            _check_final(spec)
+            return seconds
+        if news.is_unarmed:
+            raise not_armed(spec, log)
+        if seconds > timeout_s:
             last = log.last_lines(1)
             raise ServerError(
                 f"the server is not ready after {timeout_s:.0f} s; its log ends: {last[0] if last else '(empty)'}",
@@ -146,7 +179,7 @@ class WatchedServer(abc.ABC):
     def launch(self) -> RunningProcess:
         """Start the process, a session leader that appends to the log, and return it."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Server) -> Server:
         self.start()
         return self
 

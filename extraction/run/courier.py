@@ -3,14 +3,13 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from auxtap.extraction.datasets.reading import Sample
 from auxtap.extraction.run.job import ExtractionJob, StopRequest
 from auxtap.extraction.servers.client import Answered, Declined, Unanswered
 from auxtap.extraction.servers.endpoint import Endpoint, Lease
 from auxtap.extraction.spool.parts import PartRejectedError, ReadyPart
-from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
+from auxtap.extraction.store.ledger import LedgerLine, LedgerPart, utc_now
 
 ATTEMPTS_A_SESSION = 100
 
@@ -55,21 +54,15 @@ class Rejected:
 Outcome = Received | TryAgain | Refused | ServerGone | Rejected
 
 
-def utc_now() -> str:
-    """Return the time as the ledger writes it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 def fate_line(
     sample: Sample,
     fate: str,
     reason: str,
     attempts: int,
-    parts: tuple[LedgerPart, ...],
-    now: str,
+    parts: tuple[LedgerPart, ...] = (),
     seconds: float = 0.0,
 ) -> LedgerLine:
-    """Return the ledger line for a sample's fate."""
+    """Return the ledger line for a sample's fate, which it has now."""
     return LedgerLine(
         index=sample.index,
         sample_id=sample.sample_id,
@@ -79,7 +72,7 @@ def fate_line(
         attempts=attempts,
         ids_digest=sample.ids_digest(),
         parts=parts,
-        time=now,
+        time=utc_now(),
         split=sample.split,
         seconds=round(seconds, 3),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from auxtap.extraction.datasets.reading import Sample
-from auxtap.extraction.run.courier import fate_line, utc_now
+from auxtap.extraction.run.courier import fate_line
 from auxtap.extraction.run.job import ExtractionJob
 from auxtap.extraction.servers.endpoint import Endpoint, Lease
 from auxtap.extraction.spool.directory import ForeignFileError
@@ -103,7 +103,7 @@ class Drain:
             for part in delivery.parts:
                 written.append(self._store.write_part(parcel.sample, _source(part, parcel.sample)))
             parts = tuple(item.part for item in written)
-            line = fate_line(parcel.sample, STORED, "", parcel.tries + 1, parts, utc_now(), parcel.seconds)
+            line = fate_line(parcel.sample, STORED, "", parcel.tries + 1, parts, parcel.seconds)
             self._store.commit(written, line)
         finally:
             for item in written:

@@ -2,7 +2,7 @@
 
 from auxtap.core.errors import ExtractionError
 from auxtap.extraction.datasets.reading import Sample
-from auxtap.extraction.run.courier import fate_line, utc_now
+from auxtap.extraction.run.courier import fate_line
 from auxtap.extraction.run.fleet import Fleet
 from auxtap.extraction.run.job import ExtractionJob
 from auxtap.extraction.run.plan import LEDGER_LINE_BYTES, Bounds, Room, find_obstacle, stored_bytes
@@ -52,7 +52,7 @@ def find_pending(job: ExtractionJob, fleet: Fleet, store: Store, tally: Tally) -
 
 def _settle(store: Store, tally: Tally, sample: Sample, fate: str, reason: str) -> None:
     """Give a sample its fate without sending it; the ledger is not told the same twice."""
-    line = fate_line(sample, fate, reason, 0, (), utc_now())
+    line = fate_line(sample, fate, reason, 0)
     last = store.last_line(sample.sample_id)
     if last is None or (last.fate, last.reason) != (fate, reason):
         store.record(line)

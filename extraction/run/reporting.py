@@ -7,12 +7,12 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from auxtap.core.errors import UsageError
 from auxtap.extraction.run.job import ExtractionProgress, Observer
+from auxtap.extraction.store.ledger import utc_now
 from auxtap.extraction.store.store import STATUS
 
 STATUS_VERSION = 1
@@ -33,10 +33,6 @@ def observe_all(observers: Sequence[Observer]) -> Observer:
     return observe
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 class StatusFile:
     """Keeps `status.json` of a store; a store that takes no file takes none of these either."""
 
@@ -45,7 +41,7 @@ class StatusFile:
         self._path = store / STATUS
         self._clock = clock
         self._written_at = float("-inf")
-        self._started = _now()
+        self._started = utc_now()
         self._latest: ExtractionProgress | None = None
 
     def __call__(self, progress: ExtractionProgress) -> None:
@@ -69,7 +65,7 @@ class StatusFile:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": self._started,
-            "updated": _now(),
+            "updated": utc_now(),
             **asdict(self._latest),
         }
         record.pop("message")
@@ -103,7 +99,7 @@ class JsonLog:
 
     def write(self, event: str, record: dict[str, Any]) -> None:
         """Write one event."""
-        line = json.dumps({"time": _now(), "event": event, **record}, ensure_ascii=False)
+        line = json.dumps({"time": utc_now(), "event": event, **record}, ensure_ascii=False)
         self._file.write(line + "\n")
         self._file.flush()
 

@@ -17,7 +17,6 @@ from auxtap.extraction.run.courier import (
     ServerGone,
     TryAgain,
     fate_line,
-    utc_now,
 )
 from auxtap.extraction.run.drain import Delivery, Drain, received_files
 from auxtap.extraction.run.fleet import Fleet
@@ -250,7 +249,7 @@ class Session:
             self._queue.put_back(parcel, max(delay_s, self._job.backoff_s * 2 ** (parcel.tries - 1)))
 
     def _end(self, parcel: Parcel, fate: str, reason: str, attempts: int) -> None:
-        line = fate_line(parcel.sample, fate, reason, attempts, (), utc_now(), parcel.seconds)
+        line = fate_line(parcel.sample, fate, reason, attempts, seconds=parcel.seconds)
         self._store.record(line)
         self._tally.add_fate(line)
         if self._job.max_failures is not None and self._tally.n_failed > self._job.max_failures:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -94,7 +94,7 @@ class ServerClient:
         # No proxy from the environment: the server is this machine's, or reached through a tunnel.
         return httpx.Client(limits=limits, trust_env=False, follow_redirects=False)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "ServerClient":
         return self
 
     def __exit__(

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from auxtap.core.errors import ExtractionError
 from auxtap.tap import protocol
@@ -48,7 +47,7 @@ class SpoolDirectory:
             )
         self._identity = (status.st_dev, status.st_ino)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "SpoolDirectory":
         return self
 
     def __exit__(

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +15,11 @@ from auxtap.core.errors import IntegrityError
 STORED, SKIPPED, FAILED = "stored", "skipped", "failed"
 _FATES = (STORED, SKIPPED, FAILED)
 _FILE = re.compile(r"samples/([0-9]{8,9})\.pp([0-9]{1,4})\.(safetensors|pt)")
+
+
+def utc_now() -> str:
+    """Return the time as the ledger writes it."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017 - nodes may have Python 3.10
 
 
 @dataclass(frozen=True)

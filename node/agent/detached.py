@@ -9,7 +9,7 @@ from typing import Any
 
 from auxtap.core.errors import ServerError
 from auxtap.core.files import publish_json
-from auxtap.node.agent.processes import ProcessMark, mark_process
+from auxtap.serving.processes import ProcessMark, mark_process
 
 # The child waits for a line before it becomes what it is to be. When whoever starts it dies first, the line never
 # comes, the read ends, and nothing was started that no record knows of.

@@ -1,7 +1,6 @@
 """Run an extraction on the node, detached; whoever watches may come and go."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from auxtap.core.files import publish_bytes, sha256_bytes
 from auxtap.node.agent import server
 from auxtap.node.agent.detached import read_record, start_detached, write_record
 from auxtap.node.agent.folder import NodeFolder
-from auxtap.node.agent.processes import ProcessMark, is_alive, send_signal, session_members, stop_session
+from auxtap.serving.processes import ProcessMark, end_session, is_alive, send_signal, session_members
 
 POLL_S = 0.2
 BEAT_S = 3.0
@@ -166,13 +165,7 @@ def send_canary(job: "Mapping[str, Any]", dataset: Any, n_prompts: int, say: "Ca
 
     Raises:
         IntegrityError: a check failed.
-        ExtractionError: the node's Python has no numpy to check with.
     """
-    if importlib.util.find_spec("numpy") is None:
-        raise ExtractionError(
-            f"the canary needs numpy, which {sys.executable} on the node lacks",
-            hint="name SGLang's own Python as node.python in the profile, or go without it: --canary 0",
-        )
     from auxtap.extraction.canary.checks import FAILED
     from auxtap.extraction.canary.run import CanaryTarget, run_canary
     from auxtap.extraction.run.job import ServerPlace
@@ -258,7 +251,7 @@ def stop_extractions(folder: NodeFolder, *, now: bool) -> "dict[str, Any]":
             mark = ProcessMark.from_json(record["process"])
             asked.append(mark.pid)
             if now:
-                left += stop_session(mark)
+                left += end_session(mark)
             else:
                 send_signal(mark, signal.SIGINT)
     return {"asked": asked, "left": left}

@@ -15,8 +15,10 @@ from typing import Any
 
 from auxtap.core.errors import AuxtapError
 from auxtap.node.agent.folder import NodeFolder
-from auxtap.node.agent.server import port_is_free, port_owner, server_status
-from auxtap.node.agent.tree import differing, digest_package, find_package
+from auxtap.node.agent.server import server_status
+from auxtap.node.agent.tree import differing, digest_package, require_package
+from auxtap.serving.processes import describe_listener, port_is_free
+from auxtap.serving.profile import LOOPBACK
 
 COMMAND_S = 30.0
 TORCH_S = 180.0
@@ -37,7 +39,7 @@ def gather(folder: NodeFolder, asked: "Mapping[str, Any]") -> "dict[str, Any]":
         "sglang": _sglang(Path(asked["sglang"]), asked["files"]),
         "gpus": _gpus(),
         "disks": {name: _disk(Path(path)) for name, path in asked["folders"].items()},
-        "port": {"free": port_is_free(asked["port"]), "owner": port_owner(asked["port"])},
+        "port": {"free": port_is_free(LOOPBACK, asked["port"]), "owner": describe_listener(asked["port"])},
         "server": server_status(folder),
         "model": look_at_model(Path(asked["model"])),
         "kills_on_logout": _kills_on_logout(),
@@ -83,7 +85,7 @@ def _python(python: str) -> "dict[str, Any]":
 
 def _sglang(source: Path, files: "Mapping[str, str]") -> "dict[str, Any]":
     try:
-        package = find_package(source)
+        package = require_package(source)
     except AuxtapError as error:
         return {"error": error.message}
     facts: dict[str, Any] = {"package": str(package), "release": _release(package)}

@@ -1,115 +1,31 @@
 """Answer one request: a result, many results, or an error, as marked lines on stdout."""
 
-import getpass
+import importlib.util
 import json
 import os
-import platform
 import sys
-import time
 import traceback
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from auxtap.core.errors import AuxtapError, ExitCode
-from auxtap.core.version import __version__
-from auxtap.node.agent.standins import install_standins
+from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 
-install_standins()
-
-from auxtap.node.agent import extraction, facts, server, stores, tree  # noqa: E402
-from auxtap.node.agent.folder import NodeFolder  # noqa: E402
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request with all that belongs to it."""
-
-    folder: NodeFolder
-    arguments: "Mapping[str, Any]"
-    payload: bytes
-    request: "Mapping[str, Any]"
-    launcher: str
-
-
-def _hello(call: Call) -> "dict[str, Any]":
-    return {
-        "home": str(Path.home()),
-        "root": str(call.folder.root),
-        "user": getpass.getuser(),
-        "host": platform.node(),
-        "python": platform.python_version(),
-        "version": __version__,
-        "time": time.time(),
-    }
-
-
-def _make_tree(call: Call) -> "dict[str, Any]":
-    sent = json.loads(zlib.decompress(call.payload))
-    plan = tree.TreePlan(
-        source=Path(call.arguments["source"]),
-        release=sent["release"],
-        patch=sent["patch"].encode("utf-8", "surrogateescape"),
-        patch_digest=sent["patch_digest"],
-        source_digest=sent["source_digest"],
-        files=sent["files"],
-        after=sent["after"],
-    )
-    with call.folder.alone():
-        return tree.make_tree(plan, call.folder)
-
-
-def _start_server(call: Call) -> "dict[str, Any]":
-    return server.start_server(call.folder, call.arguments)
-
-
-def _logs(call: Call) -> "Iterator[dict[str, Any]]":
-    offset, follow = call.arguments["offset"], call.arguments["follow"]
-    return server.follow_log(Path(call.arguments["path"]), offset, follow=follow)
-
-
-_COMMANDS: "Mapping[str, Callable[[Call], Any]]" = {
-    "hello": _hello,
-    "facts": lambda call: facts.gather(call.folder, call.arguments),
-    "collective": lambda call: facts.time_collective(call.folder, call.arguments),
-    "model": lambda call: facts.look_at_model(Path(call.arguments["path"])),
-    "tree": _make_tree,
-    "server-start": _start_server,
-    "server-watch": lambda call: server.watch_server(call.folder, call.arguments),
-    "server-stop": lambda call: server.stop_server(call.folder),
-    "status": lambda call: {
-        "server": server.server_status(call.folder), "extractions": extraction.extractions(call.folder)
-    },
-    "logs": _logs,
-    "store-look": lambda call: stores.look(stores.asked_path(call.arguments)),
-    "store-send": lambda call: stores.send(stores.asked_path(call.arguments), call.arguments["files"]),
-    "dataset-has": lambda call: extraction.dataset_path(call.folder, call.arguments["digest"]).is_file(),
-    "dataset-put": lambda call: extraction.keep_dataset(call.folder, call.arguments["digest"], call.payload),
-    "extract-start": lambda call: extraction.start_extraction(
-        call.folder, call.arguments["job"], call.launcher, call.request
-    ),
-    "extract-run": lambda call: extraction.run_here(
-        call.folder, call.arguments["job"], Path(call.arguments["events"])
-    ),
-    "extract-watch": lambda call: extraction.watch_extraction(call.folder, call.arguments),
-    "extract-stop": lambda call: extraction.stop_extractions(call.folder, now=call.arguments["now"]),
-}  # fmt: skip
+# What extraction needs and every SGLang brings along; it brings msgspec from 0.4.8 on.
+NEEDED = ("httpx", "msgspec", "numpy", "psutil")
 
 
 def serve_request(request: "Mapping[str, Any]", stdin: BinaryIO, launcher: str) -> None:
     """Answer `request`, whose payload follows on `stdin`."""
     os.umask(0o077)
-    call = Call(
-        folder=NodeFolder(Path(request["root"]).expanduser()),
-        arguments=request["arguments"],
-        payload=stdin.read(request["n_bytes"]),
-        request=request,
-        launcher=launcher,
-    )
+    payload = stdin.read(request["n_bytes"])
     try:
-        result = _COMMANDS[request["command"]](call)
+        _require_packages()
+        from auxtap.node.agent.commands import COMMANDS, Call
+        from auxtap.node.agent.folder import NodeFolder
+
+        folder = NodeFolder(Path(request["root"]).expanduser())
+        result = COMMANDS[request["command"]](Call(folder, request["arguments"], payload, request, launcher))
         if isinstance(result, Iterator):
             for each in result:
                 _reply({"result": each})
@@ -127,6 +43,16 @@ def serve_request(request: "Mapping[str, Any]", stdin: BinaryIO, launcher: str) 
         lines = traceback.format_exc().strip().splitlines()
         traceback.print_exc()
         _reply({"error": f"the agent itself failed: {lines[-1]}", "hint": lines[-3].strip(), "code": int(ExitCode.BUG)})
+
+
+def _require_packages() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ServerError(
+            f"{sys.executable} on the node lacks {', '.join(missing)}",
+            hint="node.python in the profile must be the Python whose packages serve SGLang; what it lacks besides, "
+            "pip installs",
+        )
 
 
 def _reply(value: object) -> None:

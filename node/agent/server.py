@@ -3,10 +3,7 @@
 import contextlib
 import json
 import os
-import socket
 import time
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,15 +14,21 @@ from auxtap.core.files import publish_bytes, publish_json, sha256_bytes
 from auxtap.core.keeping import living_nonces
 from auxtap.node.agent.detached import read_record, start_detached, write_record
 from auxtap.node.agent.folder import NodeFolder
-from auxtap.node.agent.processes import ProcessMark, is_alive, session_members, stop_session
 from auxtap.serving import profile as launch
+from auxtap.serving.processes import (
+    ProcessMark,
+    describe_listener,
+    end_session,
+    is_alive,
+    port_is_free,
+    session_members,
+)
+from auxtap.serving.server import StartWatch, answers
 from auxtap.serving.server_log import ServerLog
 from auxtap.serving.spool import is_armed, is_tapped, prepare_spool, remove_spool
 
 POLL_S = 0.25
 BEAT_S = 3.0
-HEALTH_TIMEOUT_S = 5.0
-ARMED_GRACE_S = 5.0
 RELEASE_S = 5.0
 
 
@@ -87,7 +90,7 @@ def restart_server(folder: NodeFolder, nonces: "Collection[str]") -> bool:
         mark = ProcessMark.from_json(record["process"])
         if is_alive(mark) and not living_nonces(Path(record["spool"])) & set(nonces):
             return False
-        left = stop_session(mark)
+        left = end_session(mark)
         if left:
             raise ServerError(f"processes of the server survive SIGKILL: {', '.join(map(str, left))}")
         _wait_until_let_go(record)
@@ -104,7 +107,7 @@ def restart_server(folder: NodeFolder, nonces: "Collection[str]") -> bool:
 def _wait_until_let_go(record: "Mapping[str, Any]") -> None:
     """Wait for the last threads of killed processes, which hold port and spool a little longer than their ids."""
     deadline = time.monotonic() + RELEASE_S
-    while not port_is_free(record["port"]) or is_tapped(Path(record["spool"])):
+    while not port_is_free(launch.LOOPBACK, record["port"]) or is_tapped(Path(record["spool"])):
         if time.monotonic() >= deadline:
             return
         time.sleep(0.1)
@@ -164,41 +167,11 @@ def _require_gone(record: "Mapping[str, Any]", mark: ProcessMark) -> None:
 
 
 def _require_free(port: int) -> None:
-    if not port_is_free(port):
+    if not port_is_free(launch.LOOPBACK, port):
         raise ServerError(
-            f"port {port} of the node is in use by something that is not ours{port_owner(port)}",
+            f"port {port} of the node is in use by something that is not ours{describe_listener(port)}",
             hint="stop it there, or set another server.port in the profile",
         )
-
-
-def port_is_free(port: int) -> bool:
-    """Tell whether a server could listen on the node's loopback now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def port_owner(port: int) -> str:
-    """Say which process of this user listens on a port, empty when that cannot be seen."""
-    wanted = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    wanted.add(f"socket:[{fields[9]}]")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                for handle in (entry / "fd").iterdir():
-                    if str(handle.readlink()) in wanted:
-                        return f" (pid {entry.name}, {(entry / 'comm').read_text().strip()})"
-    return ""
 
 
 def _environment(folder: NodeFolder, spec: launch.LaunchSpec) -> "dict[str, str]":
@@ -227,16 +200,6 @@ def unpack_shim(folder: NodeFolder) -> Path:
     return shim
 
 
-def answers(url: str) -> bool:
-    """Tell whether the server says that it can be used."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{url}/health", timeout=HEALTH_TIMEOUT_S) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):
-        return False
-
-
 def server_status(folder: NodeFolder) -> "dict[str, Any]":
     """Say what is known of the server: none, starting, ready, dead, or dead with processes left."""
     record = read_record(folder.server_record)
@@ -263,14 +226,13 @@ def watch_server(folder: NodeFolder, arguments: "Mapping[str, Any]") -> "Iterato
     if record is None:
         raise ServerError("no server was started on the node", hint="auxtap serve --node NAME")
     mark = ProcessMark.from_json(record["process"])
-    log = ServerLog(Path(record["log"]))
+    watch = StartWatch(record["url"], Path(record["spool"]), ServerLog(Path(record["log"])))
     told = int(arguments["phases_told"])
     phases = 0
-    answered_at = None
     next_beat = 0.0
     while True:
         alive = is_alive(mark)
-        news = log.read_news()
+        news = watch.look(is_alive=alive)
         for phase in news.phases:
             phases += 1
             if phases > told:
@@ -279,15 +241,12 @@ def watch_server(folder: NodeFolder, arguments: "Mapping[str, Any]") -> "Iterato
             reason = news.refusal or _death(record)
             yield {"dead": reason, "log": record["log"]}
             return
-        if answered_at is None and answers(record["url"]):
-            answered_at = time.monotonic()
-        if answered_at is not None:
-            if is_armed(Path(record["spool"])):
-                yield {"ready": round(time.time() - record["started"], 1)}
-                return
-            if time.monotonic() - answered_at > ARMED_GRACE_S:
-                yield {"dead": "the server is up but its tap is not armed", "log": record["log"]}
-                return
+        if news.is_ready:
+            yield {"ready": round(time.time() - record["started"], 1)}
+            return
+        if news.is_unarmed:
+            yield {"dead": "the server is up but its tap is not armed", "log": record["log"]}
+            return
         if time.monotonic() >= next_beat:
             next_beat = time.monotonic() + BEAT_S
             yield {"beat": True}
@@ -302,7 +261,7 @@ def stop_server(folder: NodeFolder) -> "dict[str, Any]":
             return {"stopped": [], "left": []}
         mark = ProcessMark.from_json(record["process"])
         before = [member.pid for member in session_members(mark)]
-        left = stop_session(mark)
+        left = end_session(mark)
         kept = 0
         if not left:
             write_record(folder.server_record, mark, {**record, "stopped": True})

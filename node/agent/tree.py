@@ -1,19 +1,17 @@
 """Make the patched tree: a copy of the node's SGLang with the patch's lines put in, every byte checked."""
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from auxtap.core.errors import SourceError, WorktreeError
+from auxtap.core.errors import PatchError, SourceError, WorktreeError
 from auxtap.core.files import publish_json, sha256_bytes, sha256_file
-from auxtap.core.source_tree import PACKAGE_ROOT
+from auxtap.core.patch_text import PatchTextError, read_patch, with_inserted
+from auxtap.core.source_tree import PACKAGE_MARK, PACKAGE_ROOT, find_package, is_below, package_files
 from auxtap.node.agent.folder import NodeFolder
-from auxtap.node.agent.insertions import insert, read_patch
 
-_MARK = "srt/server_args.py"
 # Written at build time or left out of a wheel; neither is anything that a server runs.
 _VERSION = str(PACKAGE_ROOT / "_version.py")
 _TESTS = str(PACKAGE_ROOT / "test") + "/"
@@ -36,32 +34,24 @@ class TreePlan:
     after: Mapping[str, str]
 
 
-def find_package(source: Path) -> Path:
+def require_package(source: Path) -> Path:
     """Return the `sglang` package of a checkout, of a folder of packages, or of the package itself.
 
     Raises:
         SourceError: there is none.
     """
-    for package in (source / PACKAGE_ROOT, source / "sglang", source):
-        if (package / _MARK).is_file():
-            return package
-    raise SourceError(
-        f"{source} on the node is not an SGLang tree: no sglang/{_MARK} in it",
-        hint="node.sglang names a checkout or an installed sglang folder",
-    )
+    package = find_package(source)
+    if package is None:
+        raise SourceError(
+            f"{source} on the node is not an SGLang tree: no sglang/{PACKAGE_MARK} in it",
+            hint="node.sglang names a checkout or an installed sglang folder",
+        )
+    return package
 
 
 def digest_package(package: Path) -> "dict[str, str]":
     """Return the sha256 of every `.py` file, by its path in upstream's layout."""
-    found = {}
-    for folder, folders, names in os.walk(package):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in names:
-            path = Path(folder, name)
-            if name.endswith(".py") and path.is_file() and not path.is_symlink():
-                inner = PurePosixPath(path.relative_to(package).as_posix())
-                found[str(PACKAGE_ROOT / inner)] = sha256_file(path)
-    return found
+    return {str(inner): sha256_file(path) for inner, path in package_files(package) if inner.suffix == ".py"}
 
 
 def differing(found: "Mapping[str, str]", wanted: "Mapping[str, str]") -> "list[str]":
@@ -84,7 +74,7 @@ def make_tree(plan: TreePlan, folder: NodeFolder) -> "dict[str, Any]":
     if record.is_file():
         _require_made(tree, plan)
         return {"tree": str(tree), "made": False}
-    package = find_package(plan.source)
+    package = require_package(plan.source)
     wrong = differing(digest_package(package), plan.files)
     if wrong:
         raise SourceError(
@@ -117,15 +107,18 @@ def _copy(package: Path, target: Path) -> None:
 
 
 def _patch(tree: Path, plan: TreePlan) -> None:
-    for change in read_patch(plan.patch):
-        path = tree / change.path
-        if change.is_new:
+    try:
+        for change in read_patch(plan.patch):
+            if not is_below(change.path, PACKAGE_ROOT):
+                raise PatchTextError(f"{change.path} is outside {PACKAGE_ROOT}")
+            path = tree / change.path
+            data = with_inserted(b"" if change.is_new else path.read_bytes(), change)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(line for _, line in change.lines))
-        else:
-            data = insert(path.read_bytes(), change)
-            path.chmod(0o644)
+            if not change.is_new:
+                path.chmod(0o644)
             path.write_bytes(data)
+    except PatchTextError as error:
+        raise PatchError(f"the patch does more than insert: {error}") from None
 
 
 def _require_made(tree: Path, plan: TreePlan) -> None:

@@ -1,7 +1,6 @@
 """Choose the written patch that fits an installed SGLang: by the bytes of its files, never by its version."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,7 +8,7 @@ from typing import Any
 
 from auxtap.core.files import sha256_bytes
 from auxtap.core.patch_text import PatchedFile, PatchTextError, read_patch, with_inserted
-from auxtap.core.source_tree import PACKAGE_ROOT, files_digest
+from auxtap.core.source_tree import PACKAGE_ROOT, files_digest, package_files
 
 PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"
 COMMITTED = Path(__file__).resolve().parents[2] / "generated"
@@ -96,14 +95,7 @@ def _installed(package: Path, path: PurePosixPath) -> Path:
 
 
 def _installed_digest(package: Path) -> str:
-    files: dict[PurePosixPath, bytes] = {}
-    for folder, folders, names in os.walk(package):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in names:
-            path = Path(folder, name)
-            if path.suffix == ".py" and not path.is_symlink():
-                files[PACKAGE_ROOT / PurePosixPath(path.relative_to(package))] = path.read_bytes()
-    return files_digest(files)
+    return files_digest({inner: path.read_bytes() for inner, path in package_files(package) if inner.suffix == ".py"})
 
 
 def _read_fitting(folder: Path, manifest: Mapping[str, Any], package: Path, installed: str) -> FittingPatch:

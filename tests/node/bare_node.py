@@ -1,12 +1,9 @@
-"""Make the workplace of a node that has a bare Python and nothing else."""
+"""Make the workplace of a node whose Python has what every SGLang brings, and a stand-in for SGLang."""
 
 import json
-import shutil
 import struct
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from auxtap.core.source_tree import PACKAGE_ROOT
 from auxtap.tests.node.conftest import TestNode, Workplace, free_port, quoted
@@ -14,11 +11,8 @@ from auxtap.tests.node.fake_sglang import LAUNCH_SERVER
 from auxtap.tests.shaped import make_checkout, shaped_files, write_files
 
 
-def make_bare_workplace(node: TestNode, name: str) -> Workplace:
+def make_bare_workplace(node: TestNode, python: Path, name: str) -> Workplace:
     """Put a stand-in for SGLang and a model's outside where the node's user can read them."""
-    python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
-    if python is None:
-        pytest.skip("there is no system Python that the node's user could run")
     place = node.folder / name
     place.mkdir(mode=0o755)
     files = {**shaped_files(), PACKAGE_ROOT / "launch_server.py": LAUNCH_SERVER.encode()}
@@ -32,7 +26,7 @@ def make_bare_workplace(node: TestNode, name: str) -> Workplace:
     root.mkdir(mode=0o700)
     node.own(root)
     subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
-    return Workplace(node, place / 'it\'s "SGLang" $HOME', Path(python), model, root)
+    return Workplace(node, place / 'it\'s "SGLang" $HOME', python, model, root)
 
 
 def write_shard(path: Path, n_bytes: int = 64) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import importlib.metadata
 import json
 import os
 import pwd
@@ -20,9 +21,14 @@ from typing import Any
 import psutil
 import pytest
 
+from auxtap.node.agent.main import NEEDED
 from auxtap.node.profile import SshSettings
 from auxtap.serving.processes import choose_port
 
+# The agent's own needs with theirs.
+NODE_PACKAGES = (
+    *NEEDED, "anyio", "certifi", "h11", "httpcore", "idna", "typing_extensions",
+)  # fmt: skip
 USER_PREFIX = "auxtap-test-"
 # A user of this run alone: two runs at once must not take each other's away.
 USER = f"{USER_PREFIX}{os.getpid()}"
@@ -233,6 +239,28 @@ def test_node() -> Iterator[TestNode]:
                     os.kill(pid, signal.SIGKILL)
             subprocess.run(["userdel", "--force", USER], capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def node_python(test_node: TestNode) -> Path:
+    """A Python that the node's user may run, with the packages that every SGLang brings along."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = shutil.which(version, path="/usr/bin:/bin:/usr/local/bin")
+    if base is None:
+        pytest.skip(f"there is no {version} that the node's user could run")
+    folder = test_node.folder / "python"
+    subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = folder / "lib" / version / "site-packages"
+    for name in NODE_PACKAGES:
+        files = importlib.metadata.distribution(name).files or []
+        for top in {Path(file.parts[0]) for file in files} - {Path("..")}:
+            source = Path(str(importlib.metadata.distribution(name).locate_file(top)))
+            if source.is_dir():
+                shutil.copytree(source, packages / top, dirs_exist_ok=True)
+            elif source.is_file():
+                shutil.copy(source, packages / top)
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    return folder / "bin" / "python"
 
 
 @pytest.fixture

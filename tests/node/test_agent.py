@@ -1,4 +1,4 @@
-"""The agent: one file, always the same, that needs a bare Python 3.10; and its pieces on real processes and trees."""
+"""The agent: one file, always the same, that needs Python 3.10 and what SGLang brings; its pieces on real processes."""
 
 import ast
 import dataclasses
@@ -14,19 +14,15 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 import pytest
 
 from auxtap.core.errors import PatchError, ServerError, SourceError, WorktreeError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.source_tree import PACKAGE_ROOT
-from auxtap.extraction.spool.finite import is_finite
-from auxtap.node.agent import plain_finite
 from auxtap.node.agent.detached import start_detached
 from auxtap.node.agent.facts import look_at_model, time_collective
 from auxtap.node.agent.folder import NodeFolder
-from auxtap.node.agent.insertions import insert, read_patch
-from auxtap.node.agent.processes import ProcessMark, is_alive, mark_process, session_members, stop_session
+from auxtap.node.agent.main import NEEDED
 from auxtap.node.agent.tree import TreePlan, digest_package, make_tree
 from auxtap.node.agent_file import agent_members, build_agent
 from auxtap.node.profile import NodeProfile, read_profile
@@ -34,14 +30,14 @@ from auxtap.node.remote import RemoteAgent, remote_quote
 from auxtap.node.ssh import SshConnection
 from auxtap.rewriters.patch.diff import PatchSet, write_patch
 from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.serving.processes import ProcessMark, end_session, is_alive, mark_process, session_members
 from auxtap.tests.extraction.conftest import FakeServer, FakeTap
 from auxtap.tests.node.conftest import TestNode, lives, wait_for
 from auxtap.tests.shaped import RELEASE, shaped_files, shaped_tree, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported where they are used, when they are there.
-OPTIONAL = {"xxhash", "torch", "transformers", "safetensors", "fsspec", "prometheus_client", "psutil", "pyarrow"}
-STAND_INS = {"httpx", "numpy"}
+OPTIONAL = {"xxhash", "torch", "transformers", "safetensors", "fsspec", "prometheus_client", "pyarrow"}
 
 
 def test_the_same_package_makes_the_same_file() -> None:
@@ -66,11 +62,11 @@ def test_every_module_is_python_3_10_and_needs_nothing_else() -> None:
             for name in names:
                 top = name.partition(".")[0]
                 held = top == "auxtap" and _is_member(name)
-                assert held or top in sys.stdlib_module_names | OPTIONAL | STAND_INS, f"{member} imports {name}"
+                assert held or top in sys.stdlib_module_names | OPTIONAL | set(NEEDED), f"{member} imports {name}"
 
 
-def test_of_later_pythons_only_what_has_a_stand_in_is_used() -> None:
-    """By vermin, which knows since when Python has what: the agent's own modules need 3.10 but for two names."""
+def test_nothing_of_later_pythons_is_used() -> None:
+    """By vermin, which knows since when Python has what."""
     files = [str(ROOT / member) for member in agent_members(ROOT)]
     command = [str(Path(sys.executable).with_name("vermin")), "--format", "parsable", *files]
     out = subprocess.run(command, capture_output=True, text=True).stdout
@@ -80,7 +76,7 @@ def test_of_later_pythons_only_what_has_a_stand_in_is_used() -> None:
         version = python3.lstrip("!~")
         if feature and version and tuple(map(int, version.split("."))) > (3, 10):
             found.add(feature.split("'")[1])
-    assert found == {"datetime.UTC", "typing.Self"}
+    assert found == set()
 
 
 def _is_member(name: str) -> bool:
@@ -102,10 +98,8 @@ def fake_server(tmp_path: Path) -> Iterator[FakeServer]:
     server.stop()
 
 
-def run_on_node(
-    tmp_path: Path, server: FakeServer, n_samples: int, options: dict[str, object], *, bare: bool
-) -> list[dict[str, Any]]:
-    """Extract with the agent's file alone, without site-packages when `bare`; return what it told."""
+def run_on_node(tmp_path: Path, server: FakeServer, n_samples: int, options: dict[str, object]) -> list[dict[str, Any]]:
+    """Extract with the agent's file alone; return what it told."""
     digest = "d" * 64
     root = tmp_path / "root"
     (root / "datasets").mkdir(parents=True)
@@ -115,29 +109,27 @@ def run_on_node(
     agent.write_bytes(build_agent().data)
     job = {"dataset": digest, "url": server.url, "spool": str(server.tap.spool), "store": str(tmp_path / "store"),
            "options": options}  # fmt: skip
-    checked = "assert 'plain_http' in sys.modules['httpx'].__name__ and 'numpy' not in sys.modules\n"
     program = (
         f"import sys, json; sys.path.insert(0, {str(agent)!r})\n"
         "from pathlib import Path\n"
         "from auxtap.node.agent import extraction, main\n"
         "from auxtap.node.agent.folder import NodeFolder\n"
-        f"{checked if bare else ''}"
+        f"assert extraction.__file__.startswith({str(agent)!r})\n"
         f"print(extraction.run_here(NodeFolder(Path({str(root)!r})), json.loads({json.dumps(job)!r}), "
         f"Path({str(tmp_path / 'events')!r})))\n"
     )
-    flags = ["-I", "-S"] if bare else ["-I"]
-    done = subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
 
 
-def test_extraction_runs_on_a_bare_python(tmp_path: Path, fake_server: FakeServer) -> None:
-    """With no site-packages at all, and with the connection cut, refused and answered late on the way."""
+def test_extraction_runs_from_the_agents_file(tmp_path: Path, fake_server: FakeServer) -> None:
+    """With the connection cut, refused and answered late on the way."""
     server, tap = fake_server, fake_server.tap
     tap.faults.update({1: ["500"], 2: ["drop"], 3: ["half_body"], 4: ["nan"], 5: ["late"]})
     options: dict[str, object] = {"concurrency": 3, "max_tries": 3, "backoff_s": 0.01, "parts_timeout_s": 5.0}
-    ended = run_on_node(tmp_path, server, 12, options, bare=True)[-1]
-    # What the network did is made up for; the NaN is found without numpy, and its sample not stored.
+    ended = run_on_node(tmp_path, server, 12, options)[-1]
+    # What the network did is made up for; the NaN is found, and its sample not stored.
     assert ended["summary"]["stored"] == 11, ended
     (bad,) = ended["summary"]["not_stored"]
     assert (bad["index"], "not finite" in bad["reason"] or "NaN" in bad["reason"]) == (4, True), bad
@@ -147,7 +139,7 @@ def test_extraction_runs_on_a_bare_python(tmp_path: Path, fake_server: FakeServe
 def test_the_canary_comes_first_and_nothing_is_extracted_when_it_fails(tmp_path: Path, fake_server: FakeServer) -> None:
     fake_server.tap.faults.update({1: ["nan"]})
     options: dict[str, object] = {"canary": 4, "timeout_s": 30.0, "parts_timeout_s": 5.0}
-    *said, ended = run_on_node(tmp_path, fake_server, 12, options, bare=False)
+    *said, ended = run_on_node(tmp_path, fake_server, 12, options)
     assert ended["code"] == 8, ended
     assert "the canary on http" in ended["error"]
     assert "NaN" in ended["error"]
@@ -155,21 +147,21 @@ def test_the_canary_comes_first_and_nothing_is_extracted_when_it_fails(tmp_path:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_canary_without_numpy_is_no_silent_success(tmp_path: Path, fake_server: FakeServer) -> None:
-    (ended,) = run_on_node(tmp_path, fake_server, 3, {"canary": 4, "timeout_s": 30.0}, bare=True)
-    assert (ended["code"], ended["hint"].endswith("--canary 0")) == (7, True), ended
-    assert "needs numpy" in ended["error"]
-    assert not fake_server.requests
-
-
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
-def test_plain_finiteness_is_numpys(dtype: str) -> None:
-    dice = np.random.default_rng(3)
-    width = 4 if dtype == "F32" else 2
-    for _ in range(200):
-        data = dice.integers(0, 256, 16 * width, dtype=np.uint8).tobytes()
-        assert plain_finite.is_finite(memoryview(data), dtype) == is_finite(memoryview(data), dtype)
-    assert plain_finite.is_finite(memoryview(b""), dtype)
+def test_a_python_without_sglangs_packages_is_named(tmp_path: Path) -> None:
+    """The agent needs what serves SGLang; a Python without is no silent success and no traceback."""
+    agent = tmp_path / "agent.pyz"
+    agent.write_bytes(build_agent().data)
+    program = (
+        f"import io, sys; sys.path.insert(0, {str(agent)!r})\n"
+        "from auxtap.node.agent.main import serve_request\n"
+        f"request = {{'root': {str(tmp_path)!r}, 'command': 'hello', 'arguments': {{}}, 'n_bytes': 0}}\n"
+        "serve_request(request, io.BytesIO(), launcher='')\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=60)
+    answer = json.loads(done.stdout.partition("auxtap ")[2])
+    assert f"on the node lacks {', '.join(NEEDED)}" in answer["error"], done
+    assert "node.python" in answer["hint"]
+    assert answer["code"] == 6
 
 
 def shaped_patch() -> PatchSet:
@@ -184,30 +176,33 @@ def tree_plan(source: Path, patch_set: PatchSet) -> TreePlan:
     return TreePlan(source, RELEASE, patch_set.patch, patch_set.digest, "s" * 64, files, after)
 
 
-def test_insertions_make_what_the_patch_makes() -> None:
-    patch_set = shaped_patch()
-    changes = {change.path: change for change in read_patch(patch_set.patch)}
-    for change in patch_set.changes:
-        assert insert(change.before, changes[change.path]) == change.after
-    for new in patch_set.new_files:
-        assert insert(b"", changes[new.path]) == new.data
-        assert changes[new.path].is_new
-
-
 @pytest.mark.parametrize(
-    "patch",
+    ("patch", "said"),
     [
-        b"",
-        b"diff --git a/x b/x\n",
-        b"diff --git a/python/sglang/../../x b/python/sglang/../../x\n@@ -1,0 +2 @@\n+y\n",
-        b"diff --git a/python/sglang/a.py b/python/sglang/a.py\n@@ -1 +1 @@\n-x\n+y\n",
-        b"diff --git a/python/sglang/a.py b/python/sglang/a.py\n@@ -1,0 +2,2 @@\n+y\n",
-        b"diff --git a/python/sglang/a.py b/python/sglang/a.py\ndeleted file mode 100644\n",
+        (b"", "the patch is empty"),
+        (b"diff --git a/x b/x\n", "'index' was expected"),
+        (b"diff --git a/p/../../x b/p/../../x\nindex 1..2\n@@ -1,0 +2 @@\n+y\n", "leaves the tree"),
+        (b"diff --git a/x b/x\nnew file mode 100644\nindex 1..2\n", "x is outside python/sglang"),
+        (
+            b"diff --git a/python/sglang/a.py b/python/sglang/a.py\nindex 1..2\n@@ -1 +1 @@\n-x\n+y\n",
+            "more than insert",
+        ),
+        (b"diff --git a/python/sglang/a.py b/python/sglang/a.py\ndeleted file mode 100644\n", "'index' was expected"),
+        (
+            b"diff --git a/python/sglang/srt/server_args.py b/python/sglang/srt/server_args.py\nindex 1..2\n"
+            b"--- a/python/sglang/srt/server_args.py\n+++ b/python/sglang/srt/server_args.py\n"
+            b"@@ -99998,0 +99999 @@\n+y\n",
+            "has no line 99999",
+        ),
     ],
 )
-def test_a_patch_that_does_more_is_refused(patch: bytes) -> None:
-    with pytest.raises(PatchError):
-        read_patch(patch)
+def test_a_patch_that_does_more_is_refused(tmp_path: Path, patch: bytes, said: str) -> None:
+    source, folder = tmp_path / "source", NodeFolder(tmp_path / "root")
+    write_files(source, shaped_files())
+    plan = dataclasses.replace(tree_plan(source, shaped_patch()), patch=patch, patch_digest=sha256_bytes(patch))
+    with pytest.raises(PatchError, match=said):
+        make_tree(plan, folder)
+    assert not list(folder.trees.glob("*"))
 
 
 def test_a_tree_is_made_once_and_checked_each_time(tmp_path: Path) -> None:
@@ -267,7 +262,7 @@ def test_a_session_is_stopped_whole_and_nothing_else(tmp_path: Path) -> None:
         assert session_members(other_start) == []
         assert session_members(ProcessMark(mark.pid, mark.ticks, "another boot")) == []
     finally:
-        assert stop_session(mark) == []
+        assert end_session(mark) == []
     assert not any(lives(member.pid) for member in members)
     assert is_alive(mark_process(bystander.pid))
     bystander.kill()
@@ -312,13 +307,13 @@ def test_paths_are_quoted_for_the_nodes_shell() -> None:
 
 
 @pytest.fixture
-def bare_profile(test_node: TestNode, tmp_path: Path) -> NodeProfile:
+def bare_profile(test_node: TestNode, node_python: Path, tmp_path: Path) -> NodeProfile:
     root = test_node.folder / f"root {tmp_path.name}"
     root.mkdir(mode=0o700)
     test_node.own(root)
     path = tmp_path / "x.toml"
     path.write_text(
-        f'[ssh]\nhost = "node"\nconfig = "{test_node.config}"\n[node]\npython = "/usr/bin/python3"\nsglang = "/x"\n'
+        f'[ssh]\nhost = "node"\nconfig = "{test_node.config}"\n[node]\npython = "{node_python}"\nsglang = "/x"\n'
         f'root = "{root}"\n[model]\npath = "/x"\n[storage]\nspool = "/x"\nstore = "/x"\n'
     )
     return read_profile(path)

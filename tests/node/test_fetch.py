@@ -21,8 +21,8 @@ NAME, N_SAMPLES = "origin", 150
 
 
 @pytest.fixture(scope="module")
-def workplace(test_node: TestNode) -> Workplace:
-    return make_bare_workplace(test_node, NAME)
+def workplace(test_node: TestNode, node_python: Path) -> Workplace:
+    return make_bare_workplace(test_node, node_python, NAME)
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,8 @@ N_SAMPLES = 40
 
 
 @pytest.fixture(scope="module")
-def workplace(test_node: TestNode) -> Workplace:
-    return make_bare_workplace(test_node, "bare")
+def workplace(test_node: TestNode, node_python: Path) -> Workplace:
+    return make_bare_workplace(test_node, node_python, "bare")
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ LISTING = "0, NVIDIA B200, 183359, 4, 580.95, 10.0"
 
 
 @pytest.fixture(scope="module")
-def workplace(test_node: TestNode) -> Workplace:
-    return make_bare_workplace(test_node, "odd")
+def workplace(test_node: TestNode, node_python: Path) -> Workplace:
+    return make_bare_workplace(test_node, node_python, "odd")
 
 
 @pytest.fixture
