@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from auxtap.tap.protocol import is_descriptor_name
+
 LOCK, REQUEST = ".keeper.lock", ".restart.json"
-_DESCRIPTORS = "rank-*.json"
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,13 @@ def take_request(spool: Path) -> RestartRequest | None:
 
 def living_nonces(spool: Path) -> frozenset[str]:
     """Return what the writers of a spool call their present start."""
-    return frozenset(str(_read(path).get("nonce")) for path in spool.glob(_DESCRIPTORS)) - {"None"}
+    return frozenset(str(record.get("nonce")) for record in read_descriptors(spool)) - {"None"}
+
+
+def read_descriptors(spool: Path) -> list[dict[str, Any]]:
+    """Return what the writers of a spool say of themselves, as far as it can be read."""
+    paths = (path for path in sorted(spool.glob("*.json")) if is_descriptor_name(path.name))
+    return [record for record in map(_read, paths) if record]
 
 
 def _read(path: Path) -> dict[str, Any]:

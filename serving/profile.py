@@ -8,20 +8,21 @@ from pathlib import Path
 
 from auxtap.core.errors import UsageError
 from auxtap.core.release import release_key
+from auxtap.tap.protocol import (
+    ENV_FINAL,
+    ENV_LAYERS,
+    ENV_PATCH_DIGEST,
+    ENV_RELEASE,
+    ENV_SOURCE_DIGEST,
+    ENV_SPOOL,
+    FINAL_TENSORS,
+)
 
 CPU_SHIM = Path(__file__).resolve().parent / "cpu_shim"
 LOOPBACK = "127.0.0.1"
 # Which final states a server gives: after the final norm, before it, or both.
-FINAL_STATES = ("post-norm", "pre-norm", "both")
-
-# What the tap reads (tap/protocol.py holds the same names; a test compares them).
-ENV_SPOOL = "AUXTAP_SPOOL"
-ENV_LAYERS = "AUXTAP_LAYERS"
-ENV_FINAL = "AUXTAP_FINAL"
-ENV_PATCH_DIGEST = "AUXTAP_PATCH_DIGEST"
-ENV_SOURCE_DIGEST = "AUXTAP_SOURCE_DIGEST"
-ENV_RELEASE = "AUXTAP_RELEASE"
-# What the plugin reads (serving/plugin/loading.py holds the same name).
+FINAL_STATES = tuple(FINAL_TENSORS)
+# What the plugin reads.
 ENV_PATCH = "AUXTAP_PATCH"
 ENV_CPU_SHIM = "AUXTAP_CPU_SHIM"
 

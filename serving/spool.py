@@ -2,19 +2,16 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 from auxtap.core import keeping
 from auxtap.core.errors import ServerError
-from auxtap.serving.profile import FINAL_STATES
+from auxtap.tap.protocol import FAILED, POST_NORM, READY, WRITING, is_descriptor_name
 
-# Names of the spool protocol (tap/protocol.py; a test holds these against it).
-DESCRIPTORS, STATS, LOCKS = "rank-*.json", "stats-*.json", "rank-*.lock"
-READY, FAILED, WRITING = "*.ready", "*.failed", "*.part"
+# Files of the tap beside each descriptor: its counters (`stats_name`), and the lock of the writer (tap/spool.py).
+STATS, LOCKS = "stats-*.json", "rank-*.lock"
 
 
 def prepare_spool(spool: Path) -> None:
@@ -42,8 +39,8 @@ def prepare_spool(spool: Path) -> None:
     for lock in spool.glob(LOCKS):
         if _is_held(lock):
             raise ServerError(f"the spool {spool} is in use by a running server ({lock.name})", hint=hint)
-    for pattern in (DESCRIPTORS, STATS):
-        for path in spool.glob(pattern):
+    for path in list(spool.iterdir()):
+        if is_descriptor_name(path.name) or path.match(STATS):
             path.unlink(missing_ok=True)
 
 
@@ -64,7 +61,7 @@ def is_tapped(spool: Path) -> bool:
 
 def is_armed(spool: Path) -> bool:
     """Tell whether every writer (stage x data-parallel group) has published its descriptor."""
-    records = _descriptors(spool).values()
+    records = keeping.read_descriptors(spool)
     ranks = {(record.get("pp_rank"), record.get("dp_rank")) for record in records}
     for record in records:
         pp_size, dp_size = record.get("pp_size"), record.get("dp_size")
@@ -76,18 +73,8 @@ def is_armed(spool: Path) -> bool:
 def other_final(spool: Path, wanted: str) -> str | None:
     """Return which final states the writers take when they are not those that are wanted; a tap that does not say
     takes the one after the norm."""
-    found = {str(record.get("final", FINAL_STATES[0])) for record in _descriptors(spool).values()}
+    found = {str(record.get("final", POST_NORM)) for record in keeping.read_descriptors(spool)}
     return None if found <= {wanted} else ", ".join(sorted(found))
-
-
-def _descriptors(spool: Path) -> dict[str, dict[str, Any]]:
-    records: dict[str, dict[str, Any]] = {}
-    for path in spool.glob(DESCRIPTORS):
-        with contextlib.suppress(OSError, ValueError):
-            record = json.loads(path.read_bytes())
-            if isinstance(record, dict):
-                records[path.name] = record
-    return records
 
 
 def remove_spool(spool: Path) -> int:
@@ -97,11 +84,12 @@ def remove_spool(spool: Path) -> int:
     """
     if is_tapped(spool):
         return 0
-    left = len(list(spool.glob(READY)))
+    left = len(list(spool.glob(f"*.{READY}")))
     if left:
         return left
-    for pattern in (DESCRIPTORS, STATS, LOCKS, FAILED, WRITING, keeping.LOCK, keeping.REQUEST):
-        for path in spool.glob(pattern):
+    ours = (STATS, LOCKS, f"*.{FAILED}", f"*.{WRITING}", keeping.LOCK, keeping.REQUEST)
+    for path in list(spool.glob("*")):
+        if is_descriptor_name(path.name) or any(path.match(pattern) for pattern in ours):
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         spool.rmdir()

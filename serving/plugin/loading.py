@@ -7,13 +7,17 @@ from pathlib import Path
 
 from auxtap.serving.plugin.importing import TAP_PACKAGE, install
 from auxtap.serving.plugin.patches import FittingPatch, PluginRefusedError, find_fitting_patch
+from auxtap.serving.profile import ENV_PATCH
+from auxtap.tap.protocol import (
+    ENV_PATCH_DIGEST,
+    ENV_RELEASE,
+    ENV_SOURCE_DIGEST,
+    ENV_SPOOL,
+    ENV_WAY,
+    PLUGIN_WAY,
+)
 
 logger = logging.getLogger("sglang.srt.auxtap")
-
-# tap/protocol.py holds the same names; a test compares them. The tap itself comes out of the patch.
-ENV_SPOOL = "AUXTAP_SPOOL"
-ENV_PATCH = "AUXTAP_PATCH"
-ENV_WAY, PLUGIN_WAY = "AUXTAP_WAY", "plugin"
 
 
 def load() -> None:
@@ -53,6 +57,6 @@ def _own_patch() -> Path | None:
 def _announce(fitting: FittingPatch) -> None:
     """Say to the tap, which publishes it, what the server runs; whatever was said before is not believed."""
     os.environ[ENV_WAY] = PLUGIN_WAY
-    os.environ["AUXTAP_RELEASE"] = fitting.release
-    os.environ["AUXTAP_PATCH_DIGEST"] = fitting.patch_digest
-    os.environ["AUXTAP_SOURCE_DIGEST"] = fitting.source_digest
+    os.environ[ENV_RELEASE] = fitting.release
+    os.environ[ENV_PATCH_DIGEST] = fitting.patch_digest
+    os.environ[ENV_SOURCE_DIGEST] = fitting.source_digest

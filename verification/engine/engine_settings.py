@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from auxtap.extraction.store.manifest import final_tensors
-from auxtap.serving.profile import FINAL_STATES
+from auxtap.tap.protocol import BOTH_NORMS, POST_NORM, PRE_NORM
 from auxtap.verification.engine.tiny_models import END_ID, TINY_LAYERS
 
-POST_NORM, PRE_NORM, BOTH_NORMS = FINAL_STATES
 # From one token to several chunks of 16, on both sides of a chunk's edge.
 SAMPLE_TOKENS = (1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128, 150, 199, 200)
 SEED = 7

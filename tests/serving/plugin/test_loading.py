@@ -12,11 +12,9 @@ import pytest
 
 from auxtap.core.cache import CacheLayout
 from auxtap.core.files import sha256_bytes
-from auxtap.serving import profile
-from auxtap.serving.plugin import importing, loading
+from auxtap.serving.plugin import importing
 from auxtap.serving.plugin.patches import COMMITTED, PluginRefusedError, find_fitting_patch
 from auxtap.serving.plugin_home import make_plugin_home
-from auxtap.tap import protocol
 from auxtap.tests.serving.plugin.conftest import LAYERS, PluginCase
 
 # Finds the entry point as SGLang does and calls it, before or after the module to be changed is imported.
@@ -216,12 +214,6 @@ def test_no_committed_patch_is_no_guess(bare_tree: Path) -> None:
         find_fitting_patch(bare_tree / "python/sglang")
 
 
-def test_names_are_those_of_the_tap_and_of_serve() -> None:
-    assert (loading.ENV_SPOOL, loading.ENV_WAY, loading.PLUGIN_WAY) == (
-        protocol.ENV_SPOOL,
-        protocol.ENV_WAY,
-        protocol.PLUGIN_WAY,
-    )
-    assert loading.ENV_PATCH == profile.ENV_PATCH
+def test_names_are_those_of_the_tap() -> None:
     assert importing.TAP_PACKAGE == "sglang.srt.auxtap"
     assert LAYERS == (2, 3, 6)
