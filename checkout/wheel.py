@@ -12,7 +12,7 @@ from auxtap.checkout.index import PackageIndex, chosen_index, find_file_url
 from auxtap.checkout.releases import ReleaseWheel
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import SourceError
-from auxtap.core.files import CHUNK_BYTES, fsync_directory, held_lock, sha256_file
+from auxtap.core.files import BLOCK_BYTES, fsync_directory, held_lock, sha256_file
 
 if TYPE_CHECKING:
     import httpx
@@ -71,7 +71,7 @@ def _stream(client: "httpx.Client", url: str, temporary: Path, locked: ReleaseWh
     digest, n_bytes = hashlib.sha256(), 0
     with client.stream("GET", url) as response, temporary.open("wb") as file:
         response.raise_for_status()
-        for block in response.iter_bytes(CHUNK_BYTES):
+        for block in response.iter_bytes(BLOCK_BYTES):
             n_bytes += len(block)
             if n_bytes > locked.n_bytes:
                 break

@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-CHUNK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 
 
 def fsync_directory(path: Path) -> None:
@@ -52,11 +52,22 @@ def sha256_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def read_blocks(file: BinaryIO, n_bytes: int | None = None) -> Iterator[bytes]:
+    """Read `file` to its end, or at most `n_bytes` of it, in blocks of `BLOCK_BYTES`."""
+    left = n_bytes
+    while left is None or left > 0:
+        block = file.read(BLOCK_BYTES if left is None else min(left, BLOCK_BYTES))
+        if not block:
+            return
+        yield block
+        left = None if left is None else left - len(block)
+
+
 def sha256_file(path: Path) -> str:
     """Return the sha256 of the file's bytes in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(CHUNK_BYTES):
+        for block in read_blocks(file):
             digest.update(block)
     return digest.hexdigest()
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from auxtap.core.errors import ExtractionError, IntegrityError
-from auxtap.core.files import fsync_directory, held_lock, publish_bytes
-from auxtap.extraction.store.digests import digest_file
+from auxtap.core.files import fsync_directory, held_lock, publish_bytes, read_blocks
+from auxtap.extraction.spool.part_bytes import digest_file
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart, LedgerWriter, read_ledger
 from auxtap.extraction.store.manifest import read_manifest
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, SAMPLES
 from auxtap.node.session import NodeSession
 from auxtap.node.ssh import ConnectionLostError
 
-BLOCK_BYTES = 1 << 20
 # Files asked for at once; a lost connection costs at most the rest of one block of the file that was on its way.
 BATCH_FILES = 64
 
@@ -169,14 +168,13 @@ class _Fetch:
 
     def _append(self, path: Path, source: BinaryIO, n_bytes: int) -> None:
         with path.open("ab") as file:
-            while n_bytes:
-                block = source.read(min(n_bytes, BLOCK_BYTES))
-                if not block:
-                    # What has come stays: the next connection goes on behind it.
-                    raise ConnectionLostError("it ended in the middle of a file")
+            for block in read_blocks(source, n_bytes):
                 file.write(block)
                 n_bytes -= len(block)
                 self._n_bytes += len(block)
+            if n_bytes:
+                # What has come stays: the next connection goes on behind it.
+                raise ConnectionLostError("it ended in the middle of a file")
             file.flush()
             os.fsync(file.fileno())
 

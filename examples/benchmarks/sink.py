@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from auxtap.core.files import BLOCK_BYTES
 from auxtap.extraction.spool.finite import is_finite
-from auxtap.extraction.spool.parts import BLOCK_BYTES
 from auxtap.tap import protocol
 from auxtap.tap.protocol import PartName, RequestId
 from auxtap.tap.spool import SpoolDirectory

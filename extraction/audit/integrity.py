@@ -25,8 +25,6 @@ from auxtap.tap.protocol import (
     ProtocolError,
 )
 
-_BLOCK_BYTES = 4 << 20
-
 
 @dataclass(frozen=True)
 class Finding:

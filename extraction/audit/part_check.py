@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from auxtap.extraction.spool.finite import is_finite
+from auxtap.extraction.spool.part_bytes import ExpectedDigest
 from auxtap.extraction.store.formats.contract import LOSS_MASK, PartFormat, StoredPart, stored_content
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
 from auxtap.extraction.store.manifest import StageStates, StoreManifest
@@ -15,12 +15,8 @@ from auxtap.tap.protocol import (
     HIDDEN_PREFIX,
     INPUT_IDS,
     PartLayout,
-    new_digest,
     part_layout,
-    split_digest,
 )
-
-_BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -73,13 +69,9 @@ def _layout(claim: PartClaim) -> PartLayout:
 
 
 def _check_bytes(line: LedgerLine, part: LedgerPart, path: Path, stored: StoredPart, ids: bytearray) -> Iterator[str]:
-    whole, tap, echoed = (_Digest(text) for text in (part.digest, part.tap_digest, line.ids_digest))
-    if stored.head is not None:
-        whole.update(stored.head)
+    whole, tap, echoed = (ExpectedDigest(text) for text in (part.digest, part.tap_digest, line.ids_digest))
     not_finite: set[str] = set()
-    for slot, block in stored.blocks():
-        if stored.head is not None:
-            whole.update(block)
+    for slot, block in stored.digested_blocks(path, whole):
         if slot.name == LOSS_MASK:
             if bytes(block).strip(b"\x00\x01"):
                 yield f"{LOSS_MASK} holds other values than 0 and 1"
@@ -90,29 +82,8 @@ def _check_bytes(line: LedgerLine, part: LedgerPart, path: Path, stored: StoredP
             ids += block
         elif not is_finite(block, slot.dtype):
             not_finite.add(slot.name)
-    if stored.head is None:
-        with path.open("rb") as file:
-            while data := file.read(_BLOCK_BYTES):
-                whole.update(data)
     for name in sorted(not_finite):
         yield f"{name} holds NaN or infinity"
     for digest, of in ((whole, "the file"), (tap, "the states"), (echoed, INPUT_IDS)):
         if not digest.agrees():
             yield f"the digest of {of} is not the ledger's"
-
-
-class _Digest:
-    """A digest in the making and what it is to be."""
-
-    def __init__(self, expected: str) -> None:
-        """Begin; raises ProtocolError when `expected` is no digest."""
-        algorithm, self._expected = split_digest(expected)
-        self._digest: Any = new_digest(algorithm)
-
-    def update(self, data: bytes | memoryview) -> None:
-        """Add bytes."""
-        self._digest.update(data)
-
-    def agrees(self) -> bool:
-        """Tell whether the bytes so far have the expected digest."""
-        return bool(self._digest.hexdigest() == self._expected)

@@ -8,6 +8,7 @@ import numpy as np
 from auxtap.core.errors import IntegrityError
 from auxtap.extraction.export.formats.sample import Bytes, SamplePlace, WholeSample
 from auxtap.extraction.export.formats.trainer import TokenRow
+from auxtap.extraction.spool.part_bytes import ExpectedDigest, read_part_header
 from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat, part_format
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
 from auxtap.extraction.store.manifest import StoreManifest
@@ -16,14 +17,9 @@ from auxtap.tap.protocol import (
     INPUT_IDS,
     ProtocolError,
     TensorSlot,
-    decode_header,
-    header_length,
-    new_digest,
-    split_digest,
 )
 
 _CHECK = "auxtap check tells what else is wrong; remove it and extract again"
-_BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -87,24 +83,15 @@ class WholeReader:
 
 
 def _read_checked(kind: PartFormat, path: Path, part: LedgerPart) -> dict[str, Bytes]:
-    algorithm, expected = split_digest(part.digest)
-    whole = new_digest(algorithm)
+    whole = ExpectedDigest(part.digest)
     stored = kind.open(path)
-    if stored.head is not None:
-        whole.update(stored.head)
     found = {slot.name: np.empty(slot.n_bytes, dtype=np.uint8) for slot in stored.content.slots}
     done = dict.fromkeys(found, 0)
-    for slot, block in stored.blocks():
+    for slot, block in stored.digested_blocks(path, whole):
         data = np.frombuffer(block, dtype=np.uint8)
         found[slot.name][done[slot.name] : done[slot.name] + len(data)] = data
         done[slot.name] += len(data)
-        if stored.head is not None:
-            whole.update(block)
-    if stored.head is None:
-        with path.open("rb") as file:
-            while chunk := file.read(_BLOCK_BYTES):
-                whole.update(chunk)
-    if whole.hexdigest() != expected:
+    if not whole.agrees():
         raise IntegrityError(f"{path} does not have the digest that the ledger says", hint=_CHECK)
     return found
 
@@ -112,8 +99,7 @@ def _read_checked(kind: PartFormat, path: Path, part: LedgerPart) -> dict[str, B
 def _tokens_of_safetensors(path: Path) -> tuple[Bytes, Bytes]:
     with path.open("rb") as file:
         try:
-            prefix = file.read(8)
-            header = decode_header(prefix + file.read(header_length(prefix) - 8))
+            header, _ = read_part_header(file)
         except ProtocolError as error:
             raise IntegrityError(f"{path}: {error}", hint=_CHECK) from None
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from auxtap.core.errors import ExtractionError
+from auxtap.core.files import BLOCK_BYTES
 from auxtap.extraction.spool.directory import ForeignFileError, SpoolUnion
 from auxtap.extraction.spool.finite import is_finite
+from auxtap.extraction.spool.part_bytes import ExpectedDigest, read_part_header
 from auxtap.extraction.spool.topology import Topology, WritersMissingError, read_topology, stage_layout
 from auxtap.extraction.spool.untrusted import printable
 from auxtap.tap import protocol
@@ -24,7 +26,6 @@ from auxtap.tap.protocol import (
     RequestId,
 )
 
-BLOCK_BYTES = 4 << 20
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
@@ -101,8 +102,7 @@ class ReadyPart:
             PartRejectedError: other prompt, NaN or infinity, other digest, or the file changed.
         """
         name = str(self.name)
-        algorithm, expected = protocol.split_digest(self.digest)
-        digest = protocol.new_digest(algorithm)
+        digest = ExpectedDigest(self.digest)
         buffer = memoryview(bytearray(min(BLOCK_BYTES, max(self.header.data_bytes, 1))))
         with os.fdopen(_open(self.replica.spool, name), "rb", buffering=0) as file:
             file.seek(self.header.n_bytes)
@@ -121,7 +121,7 @@ class ReadyPart:
                         raise PartRejectedError(reason, received=(name,), final=True)
                     yield block
                     done += len(block)
-        if digest.hexdigest() != expected:
+        if not digest.agrees():
             raise PartRejectedError(f"{name} does not have the digest that the tap gave it", received=(name,))
 
 
@@ -245,8 +245,7 @@ class _Look:
         text = str(name)
         with os.fdopen(_open(self.spool, text), "rb") as file:
             try:
-                prefix = file.read(8)
-                header = protocol.decode_header(prefix + file.read(protocol.header_length(prefix) - 8))
+                header, _ = read_part_header(file)
                 protocol.split_digest(header.metadata.get("digest", ""))
             except ProtocolError as error:
                 raise PartRejectedError(f"{text}: {error}", received=(text,)) from None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auxtap.core.errors import ExtractionError, UsageError
-from auxtap.core.files import fsync_directory, held_lock
+from auxtap.core.files import fsync_directory, held_lock, read_blocks
 from auxtap.extraction.spool.directory import ForeignFileError, SpoolDirectory
+from auxtap.extraction.spool.part_bytes import ExpectedDigest, read_part_header
 from auxtap.tap import protocol
 from auxtap.tap.protocol import ProtocolError
 
-BLOCK_BYTES = 4 << 20
 _LONGEST_DELAY_S = 30.0
 
 
@@ -131,21 +131,18 @@ class Relay:
 
     def _copy(self, name: str, temporary: str) -> int:
         with os.fdopen(self._spool.open_file(name), "rb", buffering=0) as source:
-            prefix = source.read(8)
-            head = prefix + source.read(protocol.header_length(prefix) - 8)
-            header = protocol.decode_header(head)
-            algorithm, expected = protocol.split_digest(header.metadata.get("digest", ""))
-            digest = protocol.new_digest(algorithm)
+            header, head = read_part_header(source)
+            digest = ExpectedDigest(header.metadata.get("digest", ""))
             self._target.remove(temporary)
             n_bytes = len(head)
             with os.fdopen(self._target.create(temporary), "wb", buffering=0) as target:
                 _write_all(target.fileno(), head)
-                while block := source.read(BLOCK_BYTES):
+                for block in read_blocks(source):
                     digest.update(block)
                     _write_all(target.fileno(), block)
                     n_bytes += len(block)
                 os.fsync(target.fileno())
-        if digest.hexdigest() != expected or n_bytes != header.n_bytes + header.data_bytes:
+        if not digest.agrees() or n_bytes != header.n_bytes + header.data_bytes:
             raise PartDamagedError("it does not have the digest that the tap gave it")
         return n_bytes
 

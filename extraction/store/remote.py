@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from auxtap.core.errors import UsageError
-from auxtap.extraction.store.digests import digest_stream
+from auxtap.extraction.spool.part_bytes import digest_stream
 
 # Where a name appears only when its bytes are whole, and renaming would be a copy.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2"})

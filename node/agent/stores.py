@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import ExtractionError
+from auxtap.core.files import read_blocks
 from auxtap.extraction.store.store import LEDGER, MANIFEST
-
-BLOCK_BYTES = 1 << 20
 
 
 def look(store: Path) -> "dict[str, Any]":
@@ -35,12 +34,11 @@ def send(store: Path, wanted: "list[dict[str, Any]]") -> "Iterator[dict[str, Any
             left = max(0, min(size, each.get("end", size)) - each["offset"])
             file.seek(each["offset"])
             yield {"file": each["file"], "offset": each["offset"], "n_bytes": left}
-            while left:
-                block = file.read(min(left, BLOCK_BYTES))
-                if not block:
-                    raise ExtractionError(f"{each['file']} became shorter while it was sent")
+            for block in read_blocks(file, left):
                 sys.stdout.buffer.write(block)
                 left -= len(block)
+            if left:
+                raise ExtractionError(f"{each['file']} became shorter while it was sent")
             sys.stdout.buffer.flush()
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from auxtap.core.errors import UsageError
+from auxtap.core.files import read_blocks
+from auxtap.extraction.spool.part_bytes import ExpectedDigest
 from auxtap.tap.protocol import PartLayout, TensorSlot
 
 LOSS_MASK = "loss_mask"
@@ -33,6 +35,19 @@ class StoredPart:
     content: PartContent
     blocks: Callable[[], Iterator[tuple[TensorSlot, memoryview]]]
     head: bytes | None = None
+
+    def digested_blocks(self, path: Path, whole: ExpectedDigest) -> Iterator[tuple[TensorSlot, memoryview]]:
+        """Read the blocks; after the last one `whole` has every byte of the file, which lies at `path`."""
+        if self.head is not None:
+            whole.update(self.head)
+        for slot, block in self.blocks():
+            if self.head is not None:
+                whole.update(block)
+            yield slot, block
+        if self.head is None:
+            with path.open("rb") as file:
+                for data in read_blocks(file):
+                    whole.update(data)
 
 
 class PartFormat(Protocol):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from auxtap.core.files import read_blocks
+from auxtap.extraction.spool.part_bytes import read_part_header
 from auxtap.extraction.store.formats.contract import MalformedPartError, PartContent, StoredPart
 from auxtap.tap import protocol
 from auxtap.tap.protocol import Header, ProtocolError, TensorSlot
-
-_BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class SafetensorsPart:
         """Read the header and hold the file's size against it."""
         with path.open("rb") as file:
             try:
-                prefix = file.read(8)
-                head = prefix + file.read(protocol.header_length(prefix) - 8)
-                header = protocol.decode_header(head)
+                header, head = read_part_header(file)
             except ProtocolError as error:
                 raise MalformedPartError(str(error)) from None
         size = path.stat().st_size
@@ -49,9 +47,8 @@ def _read_blocks(path: Path, header: Header) -> Iterator[tuple[TensorSlot, memor
         file.seek(header.n_bytes)
         for slot in header.slots:
             left = slot.n_bytes
-            while left:
-                block = file.read(min(left, _BLOCK_BYTES))
-                if not block:
-                    raise MalformedPartError(f"ends within {slot.name}")
+            for block in read_blocks(file, slot.n_bytes):
                 left -= len(block)
                 yield slot, memoryview(block)
+            if left:
+                raise MalformedPartError(f"ends within {slot.name}")
