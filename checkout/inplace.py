@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from auxtap.checkout.source import Source
+from auxtap.core.codec import plain, typed
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import publish_bytes, publish_json, sha256_bytes, sha256_file
 from auxtap.core.source_tree import PACKAGE_MARK, PACKAGE_ROOT, SourceTree
@@ -229,18 +230,9 @@ def _held(package: Path) -> Iterator[None]:
 
 
 def _to_json(patched: PatchedPackage) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "release": patched.release,
-        "patch_digest": patched.patch_digest,
-        "source_digest": patched.source_digest,
-        "models": list(patched.models),
-        "layers": list(patched.layers),
-        "server_flags": list(patched.server_flags),
-        "before": {str(path): digest for path, digest in patched.before.items()},
-        "after": {str(path): digest for path, digest in patched.after.items()},
-        "is_whole": patched.is_whole,
-    }
+    values = plain(patched)
+    del values["path"]
+    return {"schema": SCHEMA, **values}
 
 
 def read_package_record(package: Path) -> PatchedPackage:
@@ -251,30 +243,15 @@ def read_package_record(package: Path) -> PatchedPackage:
     """
     path = package / FOLDER / _RECORD
     try:
-        record = json.loads(path.read_bytes())
-        if record["schema"] != SCHEMA:
-            raise ValueError(f"schema {record['schema']!r}")
-        return PatchedPackage(
-            path=package,
-            release=str(record["release"]),
-            patch_digest=str(record["patch_digest"]),
-            source_digest=str(record["source_digest"]),
-            models=tuple(map(str, record["models"])),
-            layers=tuple(map(int, record["layers"])),
-            server_flags=tuple(map(str, record["server_flags"])),
-            before=_paths(record["before"]),
-            after=_paths(record["after"]),
-            is_whole=bool(record["is_whole"]),
-        )
+        record = typed(dict[str, Any], json.loads(path.read_bytes()))
+        if record.get("schema") != SCHEMA:
+            raise ValueError(f"schema {record.get('schema')!r}")
+        patched = typed(PatchedPackage, {**record, "path": str(package)})
+        # All within the package, whoever wrote it.
+        if any(inner.is_absolute() or ".." in inner.parts for inner in (*patched.before, *patched.after)):
+            raise ValueError("a path leaves the package")
+        return patched
     except OSError:
         raise WorktreeError(f"{package} was not patched by auxtap", hint="auxtap apply SOURCE --in-place") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise WorktreeError(f"the record of {package} cannot be read: {error!r}", hint=f"see {path}") from None
-
-
-def _paths(record: Any) -> dict[PurePosixPath, str]:
-    """Read the paths of a record: all within the package, whoever wrote it."""
-    paths = {PurePosixPath(path): str(digest) for path, digest in record.items()}
-    if any(path.is_absolute() or ".." in path.parts for path in paths):
-        raise ValueError("a path leaves the package")
-    return paths

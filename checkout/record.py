@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from auxtap.checkout.repository import GitError, git_line
+from auxtap.core.codec import plain, typed
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import publish_json
 
@@ -58,26 +59,7 @@ def write_applied(applied: AppliedWorktree) -> None:
     Raises:
         GitError: it is no worktree.
     """
-    publish_json(_record_path(applied.path), _to_json(applied))
-
-
-def _to_json(applied: AppliedWorktree) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "path": str(applied.path),
-        "repository": str(applied.repository),
-        "branch": applied.branch,
-        "base_commit": applied.base_commit,
-        "commit": applied.commit,
-        "release": applied.release,
-        "origin": applied.origin,
-        "patch_digest": applied.patch_digest,
-        "source_digest": applied.source_digest,
-        "models": list(applied.models),
-        "layers": list(applied.layers),
-        "server_flags": list(applied.server_flags),
-        "files": {str(path): digest for path, digest in applied.files.items()},
-    }
+    publish_json(_record_path(applied.path), {"schema": SCHEMA, **plain(applied)})
 
 
 def read_applied(worktree: Path) -> AppliedWorktree:
@@ -101,25 +83,9 @@ def read_applied(worktree: Path) -> AppliedWorktree:
     if not record_path.is_file():
         raise not_ours
     try:
-        record = json.loads(record_path.read_bytes())
-        if record["schema"] != SCHEMA:
-            raise ValueError(f"schema {record['schema']!r}")
-        return _from_json(record, worktree)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        record = typed(dict[str, Any], json.loads(record_path.read_bytes()))
+        if record.get("schema") != SCHEMA:
+            raise ValueError(f"schema {record.get('schema')!r}")
+        return typed(AppliedWorktree, {**record, "path": str(worktree)})
+    except ValueError as error:
         raise WorktreeError(f"the record of {worktree} cannot be read: {error!r}", hint=f"see {record_path}") from None
-
-
-def _from_json(record: Any, worktree: Path) -> AppliedWorktree:
-    texts = {
-        name: str(record[name])
-        for name in ("branch", "base_commit", "commit", "release", "origin", "patch_digest", "source_digest")
-    }
-    return AppliedWorktree(
-        path=worktree,
-        repository=Path(record["repository"]),
-        models=tuple(str(model) for model in record["models"]),
-        layers=tuple(int(layer) for layer in record["layers"]),
-        server_flags=tuple(str(flag) for flag in record["server_flags"]),
-        files={PurePosixPath(path): str(digest) for path, digest in record["files"].items()},
-        **texts,
-    )

@@ -1,85 +1,53 @@
-"""Write dataclasses as plain data and read them back, by the types of their fields."""
+"""Read and write dataclasses as JSON, by the types of their fields."""
 
-import dataclasses
-import types
-import typing
-from collections.abc import Callable, Mapping
-from functools import cache
-from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
-Decoder = Callable[[Any], Any]
+# A whole number that counts something.
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def encode(value: object) -> Any:
-    """Return `value` as JSON can hold it: dataclasses become lists of their fields."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [encode(getattr(value, name)) for name in _field_names(type(value))]
-    if isinstance(value, tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, frozenset):
-        return sorted(encode(item) for item in value)
-    if isinstance(value, PurePosixPath):
-        return str(value)
-    return value
+def encode(value: object) -> bytes:
+    """Return `value` as JSON: dataclasses become objects, sets lists in any order, paths texts."""
+    return msgspec.json.encode(value, enc_hook=_encode_other)
 
 
-def decode(kind: type[T], data: Any) -> T:
+def decode(kind: type[T], data: bytes) -> T:
     """Return what `encode` made `data` from.
 
     Raises:
-        ValueError: the data is not of that shape.
+        ValueError: the data is no JSON, or not of that shape.
     """
     try:
-        decoder: Decoder = _decoder(kind)  # type: ignore[arg-type]
-        value = decoder(data)
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ValueError(f"not a {kind.__name__}: {error}") from error
-    assert isinstance(value, kind)
-    return value
+        return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a {kind.__name__}: {error}") from None
 
 
-@cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def plain(value: object) -> Any:
+    """Return `value` as `json` takes it, its fields in their order."""
+    return msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)
 
 
-@cache
-def _decoder(kind: Any) -> Decoder:
-    if dataclasses.is_dataclass(kind):
-        return _dataclass_decoder(kind)
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if origin is tuple:
-        item = _decoder(arguments[0])
-        return lambda data: tuple([item(element) for element in data])
-    if origin is frozenset:
-        member = _decoder(arguments[0])
-        return lambda data: frozenset(member(element) for element in data)
-    if origin is types.UnionType or origin is typing.Union:
-        inner = _decoder(next(argument for argument in arguments if argument is not types.NoneType))
-        return lambda data: None if data is None else inner(data)
-    if kind is PurePosixPath:
-        return PurePosixPath
-    if origin is Mapping:
-        return _mapping
-    return lambda data: data
+def typed(kind: type[T], value: object) -> T:
+    """Return the `kind` that `value`, as `json` read it, describes; keys that it has no field for are passed over.
+
+    Raises:
+        ValueError: a field is missing or of another type; names it.
+    """
+    return msgspec.convert(value, kind, dec_hook=_decode_other, str_keys=True)
 
 
-def _mapping(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise TypeError("not a mapping")
-    return data
+def _encode_other(value: object) -> object:
+    if isinstance(value, Path | PurePosixPath):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
 
 
-def _dataclass_decoder(kind: Any) -> Decoder:
-    hints = typing.get_type_hints(kind)
-    decoders = [_decoder(hints[name]) for name in _field_names(kind)]
-
-    def decode_fields(data: Any) -> Any:
-        if not isinstance(data, list) or len(data) != len(decoders):
-            raise TypeError(f"{kind.__name__} has {len(decoders)} fields")
-        return kind(*[decoder(item) for decoder, item in zip(decoders, data, strict=True)])
-
-    return decode_fields
+def _decode_other(kind: type, value: object) -> object:
+    if kind in (Path, PurePosixPath) and isinstance(value, str):
+        return kind(value)
+    raise NotImplementedError(f"{kind.__name__} has no form in JSON")

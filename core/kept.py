@@ -1,11 +1,10 @@
 """Keep what was made of sources, by a digest of what it was made from and of the code that made it.
 
-Entries are published whole: a killed run leaves no half entry, runs side by side write the same bytes, and an entry
+Entries are published whole: a killed run leaves no half entry, runs side by side write the same, and an entry
 that cannot be read counts as absent.
 """
 
 import hashlib
-import json
 import platform
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +44,7 @@ class KeptEntries:
         if place is None:
             return None
         try:
-            return decode(kind, json.loads(place.read_bytes()))
+            return decode(kind, place.read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
 
@@ -55,7 +54,7 @@ class KeptEntries:
         if place is None:
             return
         try:
-            publish_bytes(place, json.dumps(encode(value), separators=(",", ":")).encode())
+            publish_bytes(place, encode(value))
         except OSError:
             # A full or read-only cache makes the next run slow, not this one wrong.
             return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from auxtap.core.codec import plain
 from auxtap.core.errors import ServerError, UsageError
 from auxtap.node.flags import FinalFlags, final_flags
 from auxtap.node.patch import NodePatch
@@ -122,7 +123,7 @@ def start_server(session: NodeSession, planned: PlannedServer, *, restarts: int,
         ServerError: another one runs, or the port is taken.
     """
     wanted = {
-        "spec": spec_json(planned.spec),
+        "spec": plain(planned.spec),
         "argv": list(planned.flags.argv),
         "restarts": restarts,
         "timeout_s": timeout_s,
@@ -138,24 +139,6 @@ def start_server(session: NodeSession, planned: PlannedServer, *, restarts: int,
         layers=tuple(answer["layers"]),
         already=answer["already"],
     )
-
-
-def spec_json(spec: LaunchSpec) -> dict[str, Any]:
-    """Return a launch as it is sent."""
-    paths = {name: str(getattr(spec, name)) for name in ("python", "tree", "log", "bytecode", "spool")}
-    return {
-        **paths,
-        "model_path": spec.model_path,
-        "port": spec.port,
-        "layers": list(spec.layers),
-        "final": spec.final,
-        "cpu": spec.cpu,
-        "release": spec.release,
-        "patch_digest": spec.patch_digest,
-        "source_digest": spec.source_digest,
-        "extra_arguments": list(spec.extra_arguments),
-        "extra_environment": dict(spec.extra_environment),
-    }
 
 
 def wait_ready(session: NodeSession, timeout_s: float, progress: Progress) -> float:

@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
+from msgspec import Meta
+
+from auxtap.core.codec import Count, plain, typed
 from auxtap.core.errors import IntegrityError
 
 STORED, SKIPPED, FAILED = "stored", "skipped", "failed"
@@ -27,10 +30,10 @@ class LedgerPart:
     """One stored file: `file` is relative to the store, `digest` of the whole file, `tap_digest` the tap's own."""
 
     file: str
-    stage: int
-    dp: int
+    stage: Count
+    dp: Count
     states: tuple[str, ...]
-    n_bytes: int
+    n_bytes: Count
     digest: str
     tap_digest: str
 
@@ -42,26 +45,33 @@ class LedgerLine:
     `split` is empty when nothing is held out. `seconds` went by between its first request and its fate.
     """
 
-    index: int
+    index: Count
     sample_id: str
     fate: str
     reason: str
-    n_tokens: int
-    attempts: int
+    n_tokens: Count
+    attempts: Count
     ids_digest: str
     parts: tuple[LedgerPart, ...]
     time: str
     split: str = ""
-    seconds: float = 0.0
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.fate not in _FATES or bool(self.parts) != (self.fate == STORED):
+            raise ValueError(f"fate {self.fate!r} with {len(self.parts)} parts")
+        for part in self.parts:
+            match = _FILE.fullmatch(part.file)
+            if match is None or (int(match[1]), int(match[2])) != (self.index, part.stage):
+                raise ValueError(f"file {part.file!r} is not that of sample {self.index}, stage {part.stage}")
+        if not math.isfinite(self.seconds):
+            raise ValueError("seconds is no duration")
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as it is written."""
-        record = {"id" if key == "sample_id" else key: value for key, value in asdict(self).items()}
-        record["parts"] = [{**asdict(part), "states": list(part.states)} for part in self.parts]
-        for key in ("split", "seconds"):
-            if not record[key]:
-                del record[key]
-        return record
+        record: dict[str, Any] = plain(self)
+        record = {"id" if key == "sample_id" else key: value for key, value in record.items()}
+        return {key: value for key, value in record.items() if value or key not in ("split", "seconds")}
 
     @classmethod
     def from_json(cls, value: object) -> "LedgerLine":
@@ -70,69 +80,10 @@ class LedgerLine:
         Raises:
             ValueError: it is no ledger line.
         """
-        if not isinstance(value, dict):
-            raise ValueError("not a JSON object")
-        index, n_tokens, attempts = (_integer(value, key) for key in ("index", "n_tokens", "attempts"))
-        parts = value.get("parts")
-        if not isinstance(parts, list):
-            raise ValueError("parts is not a list")
-        line = cls(
-            index=index,
-            sample_id=_text(value, "id"),
-            fate=_text(value, "fate"),
-            reason=_text(value, "reason"),
-            n_tokens=n_tokens,
-            attempts=attempts,
-            ids_digest=_text(value, "ids_digest"),
-            parts=tuple(_read_part(part, index) for part in parts),
-            time=_text(value, "time"),
-            split=_text(value, "split") if "split" in value else "",
-            seconds=_seconds(value.get("seconds", 0.0)),
-        )
-        if line.fate not in _FATES or bool(line.parts) != (line.fate == STORED):
-            raise ValueError(f"fate {line.fate!r} with {len(line.parts)} parts")
-        return line
-
-
-def _integer(record: Mapping[str, object], key: str) -> int:
-    value = record.get(key)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{key} is not a count")
-    return value
-
-
-def _seconds(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise ValueError("seconds is not a duration")
-    return float(value)
-
-
-def _text(record: Mapping[str, object], key: str) -> str:
-    value = record.get(key)
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is not a text")
-    return value
-
-
-def _read_part(value: object, index: int) -> LedgerPart:
-    if not isinstance(value, dict):
-        raise ValueError("a part is not a JSON object")
-    states = value.get("states")
-    if not isinstance(states, list) or not all(isinstance(state, str) for state in states):
-        raise ValueError("states is not a list of names")
-    part = LedgerPart(
-        file=_text(value, "file"),
-        stage=_integer(value, "stage"),
-        dp=_integer(value, "dp"),
-        states=tuple(states),
-        n_bytes=_integer(value, "n_bytes"),
-        digest=_text(value, "digest"),
-        tap_digest=_text(value, "tap_digest"),
-    )
-    match = _FILE.fullmatch(part.file)
-    if match is None or (int(match[1]), int(match[2])) != (index, part.stage):
-        raise ValueError(f"file {part.file!r} is not that of sample {index}, stage {part.stage}")
-    return part
+        record = typed(dict[str, Any], value)
+        if "id" not in record:
+            raise ValueError("id is missing")
+        return typed(cls, {**record, "sample_id": record["id"]})
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from auxtap.core.codec import Count, typed
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.extraction.datasets.holdout import is_holdout
 from auxtap.tap.protocol import FINAL_TENSORS, PATCH_WAY, WAYS
@@ -15,7 +18,6 @@ STORE_VERSION = 1
 # Stands for the run of a store that is yet to begin.
 NO_RUN = "0" * 8
 _SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
-_RUN = re.compile(r"[0-9a-f]{8}")
 # Where a store began is told by these; what may change from session to session is not among them.
 _IDENTITY = (
     "part_format", "model", "release", "source_digest", "patch_digest", "way", "dtype", "final", "layers", "stages",
@@ -29,9 +31,9 @@ class ModelFacts:
 
     path: str
     model_class: str
-    num_layers: int
-    hidden_size: int
-    vocab_size: int
+    num_layers: Count
+    hidden_size: Count
+    vocab_size: Count
     context_length: int
 
 
@@ -39,7 +41,7 @@ class ModelFacts:
 class StageStates:
     """The states that a pipeline stage's part holds, in the order of the file."""
 
-    pp: int
+    pp: Count
     states: tuple[str, ...]
 
 
@@ -52,8 +54,8 @@ class DatasetFacts:
     """
 
     digest: str
-    n_samples: int
-    n_tokens: int
+    n_samples: Count
+    n_tokens: Count
     # The same tokens are the same dataset whoever made them.
     tokenizer: str = field(default="", compare=False)
     holdout: str = ""
@@ -69,8 +71,8 @@ class StoreManifest:
     plugin, in its memory alone, `final` which final states there are (`FINAL_TENSORS` of the protocol).
     """
 
-    run: str
-    sessions: int
+    run: Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}\Z")]
+    sessions: Count
     tool_version: str
     part_format: str
     model: ModelFacts
@@ -79,13 +81,13 @@ class StoreManifest:
     patch_digest: str
     dtype: str
     final: str
-    layers: tuple[int, ...]
-    pp_size: int
+    layers: tuple[Count, ...]
+    pp_size: Count
     stages: tuple[StageStates, ...]
     dataset: DatasetFacts
     server_arguments: Mapping[str, Any] = field(hash=False)
-    shard: str = ""
-    way: str = PATCH_WAY
+    shard: Annotated[str, Meta(pattern=rf"\A({_SHARD.pattern})?\Z")] = ""
+    way: Annotated[str, Meta(pattern=rf"\A({'|'.join(WAYS)})\Z")] = PATCH_WAY
 
     @property
     def n_expected(self) -> int:
@@ -126,63 +128,27 @@ class StoreManifest:
         Raises:
             ValueError: it is none, or of another store version.
         """
-        if not isinstance(value, dict) or value.get("auxtap_store") != STORE_VERSION:
+        record = typed(dict[str, Any], value)
+        if record.get("auxtap_store") != STORE_VERSION:
             raise ValueError(f"not the manifest of a store of version {STORE_VERSION}")
-        try:
-            manifest = cls(
-                run=value["run"],
-                sessions=value["sessions"],
-                tool_version=value["tool_version"],
-                part_format=value["format"],
-                model=ModelFacts(**value["model"]),
-                release=value["release"],
-                source_digest=value["source_digest"],
-                patch_digest=value["patch_digest"],
-                dtype=value["dtype"],
-                final=value["final"],
-                layers=tuple(layer["capture_index"] for layer in value["layers"]),
-                pp_size=value["pp_size"],
-                stages=tuple(StageStates(stage["pp"], tuple(stage["states"])) for stage in value["stages"]),
-                dataset=DatasetFacts(**value["dataset"]),
-                server_arguments=dict(value["server_arguments"]),
-                shard=value.get("shard", ""),
-                way=value.get("way", PATCH_WAY),
-            )
-        except KeyError as error:
-            raise ValueError(f"{error} is missing") from None
-        except TypeError as error:
-            raise ValueError(str(error)) from None
-        manifest._check_types(value)
+        for name, kind in (("model", ModelFacts), ("dataset", DatasetFacts)):
+            unknown = typed(dict[str, Any], record.get(name)).keys() - {each.name for each in fields(kind)}
+            if unknown:
+                raise ValueError(f"{name} has an unknown {min(unknown)}")
+        layers = typed(tuple[dict[str, int], ...], record.get("layers"))
+        indices = [layer.get("capture_index") for layer in layers]
+        manifest = typed(cls, {**record, "part_format": record.get("format"), "layers": indices})
+        manifest._check(record)
         return manifest
 
-    def _check_types(self, value: Mapping[str, Any]) -> None:
-        counts = (
-            self.sessions, self.pp_size, self.model.num_layers, self.model.hidden_size, self.model.vocab_size,
-            self.dataset.n_samples, self.dataset.n_tokens, *self.layers, *(stage.pp for stage in self.stages),
-        )  # fmt: skip
-        if not all(type(count) is int and count >= 0 for count in counts):
-            raise ValueError("a count is not a number")
-        texts: tuple[object, ...] = (
-            self.run, self.tool_version, self.part_format, self.model.path, self.model.model_class, self.release,
-            self.source_digest, self.patch_digest, self.dtype, self.final, self.dataset.digest, self.shard,
-            self.dataset.tokenizer, self.dataset.holdout,
-            *(state for stage in self.stages for state in stage.states),
-        )  # fmt: skip
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a name or digest is not a text")
-        if self.way not in WAYS:
-            raise ValueError(f"way is {self.way!r}, neither of {' and '.join(WAYS)}")
+    def _check(self, record: Mapping[str, Any]) -> None:
         if self.dataset.holdout and not is_holdout(self.dataset.holdout):
             raise ValueError(f"holdout is {self.dataset.holdout!r}, no share")
-        if self.shard and _SHARD.fullmatch(self.shard) is None:
-            raise ValueError("shard is not number/count")
         if self.final not in FINAL_TENSORS:
             raise ValueError(f"final is {self.final!r}, none of {', '.join(FINAL_TENSORS)}")
-        if _RUN.fullmatch(self.run) is None:
-            raise ValueError("run is not eight hexadecimal digits")
-        if [layer_conventions(layer) for layer in self.layers] != value["layers"]:
+        if [layer_conventions(layer) for layer in self.layers] != record["layers"]:
             raise ValueError("layers do not agree with their own conventions")
-        if value.get("hidden_size") != self.model.hidden_size:
+        if record.get("hidden_size") != self.model.hidden_size:
             raise ValueError("hidden_size does not agree with the model's")
 
     def differences(self, other: "StoreManifest") -> tuple[str, ...]:

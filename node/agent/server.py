@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from auxtap.core.codec import typed
 from auxtap.core.errors import ServerError
 from auxtap.core.files import publish_bytes, publish_json, sha256_bytes
 from auxtap.core.keeping import living_nonces
@@ -32,34 +33,13 @@ BEAT_S = 3.0
 RELEASE_S = 5.0
 
 
-def read_spec(value: "Mapping[str, Any]") -> launch.LaunchSpec:
-    """Read a launch that was sent as JSON."""
-    return launch.LaunchSpec(
-        python=Path(value["python"]),
-        tree=Path(value["tree"]),
-        log=Path(value["log"]),
-        bytecode=Path(value["bytecode"]),
-        spool=Path(value["spool"]),
-        model_path=value["model_path"],
-        port=value["port"],
-        layers=tuple(value["layers"]),
-        final=value["final"],
-        cpu=value["cpu"],
-        release=value["release"],
-        patch_digest=value["patch_digest"],
-        source_digest=value["source_digest"],
-        extra_arguments=tuple(value["extra_arguments"]),
-        extra_environment=dict(value["extra_environment"]),
-    )
-
-
 def start_server(folder: NodeFolder, arguments: "Mapping[str, Any]") -> "dict[str, Any]":
     """Start the server, or find it running as it is wanted.
 
     Raises:
         ServerError: another server of ours runs or left processes, somebody else's has the port, or it cannot start.
     """
-    spec, argv = read_spec(arguments["spec"]), list(arguments["argv"])
+    spec, argv = typed(launch.LaunchSpec, arguments["spec"]), list(arguments["argv"])
     wanted = sha256_bytes(json.dumps([argv, launch.tap_environment(spec, spec.spool or Path())]).encode())
     with folder.alone():
         record = read_record(folder.server_record)
@@ -100,7 +80,7 @@ def restart_server(folder: NodeFolder, nonces: "Collection[str]") -> bool:
             log.replace(log.with_name(f"{log.stem}.{record['restarts_left']}{log.suffix}"))
         facts = {key: record[key] for key in ("digest", "ready_timeout_s")}
         facts["restarts_left"] = record["restarts_left"] - 1
-        _launch(folder, read_spec(arguments["spec"]), list(arguments["argv"]), facts)
+        _launch(folder, typed(launch.LaunchSpec, arguments["spec"]), list(arguments["argv"]), facts)
         return True
 
 

@@ -139,7 +139,7 @@ def test_the_page_stands_alone_and_escapes(fixture_tree: SourceTree) -> None:
 
 def test_a_report_survives_its_encoding(fixture_tree: SourceTree) -> None:
     report = trace_tree(fixture_tree, everything=True, num_layers=61)
-    assert decode(TraceReport, json.loads(json.dumps(encode(report)))) == report
+    assert decode(TraceReport, encode(report)) == report
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,14 @@ class Held:
 
 def test_sets_and_mappings_are_read_back() -> None:
     held = Held(frozenset({"b", "a"}), {"z": "1", "c": "2"})
-    read = decode(Held, json.loads(json.dumps(encode(held))))
+    read = decode(Held, encode(held))
     assert read == held and list(read.reasons) == ["z", "c"]
-    for wrong in (["ab", 5], [5, {}], [["a"], [["z", "1"]]]):
+    broken = (b'{"names": ["a"]}', b'{"names": "ab", "reasons": {}}', b'{"names": ["a"], "reasons": [1]}', b"[]", b"{")
+    for wrong in broken:
         with pytest.raises(ValueError, match="not a Held"):
             decode(Held, wrong)
     with pytest.raises(ValueError, match="FileTrace"):
-        decode(FileTrace, {"file": "x"})
+        decode(FileTrace, b'{"file": "x"}')
 
 
 def test_kept_traces_are_used_and_broken_ones_are_not(
