@@ -10,11 +10,8 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import held_lock
 from auxtap.extraction.audit.part_check import PartClaim, check_part_file
 from auxtap.extraction.datasets.holdout import parse_holdout
-from auxtap.extraction.store.formats.contract import (
-    MalformedPartError,
-    PartFormat,
-    part_format,
-)
+from auxtap.extraction.store.formats.contract import MalformedPartError, PartFormat
+from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
 from auxtap.extraction.store.manifest import StageStates, StoreManifest, read_manifest
 from auxtap.extraction.store.remote import RemoteSamples

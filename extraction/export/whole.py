@@ -9,7 +9,8 @@ from auxtap.core.errors import IntegrityError
 from auxtap.extraction.export.formats.sample import Bytes, SamplePlace, WholeSample
 from auxtap.extraction.export.formats.trainer import TokenRow
 from auxtap.extraction.spool.part_bytes import ExpectedDigest, read_part_header
-from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat, part_format
+from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat
+from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
 from auxtap.extraction.store.manifest import StoreManifest
 from auxtap.tap.protocol import (

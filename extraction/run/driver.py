@@ -20,7 +20,7 @@ from auxtap.extraction.run.reporting import StatusFile, observe_all
 from auxtap.extraction.run.session import Session, Surroundings
 from auxtap.extraction.run.tally import Tally
 from auxtap.extraction.servers.restart import Keeper
-from auxtap.extraction.store.formats.contract import part_format
+from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.opening import open_store
 from auxtap.extraction.store.remote import RemoteSamples
 

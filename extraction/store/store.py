@@ -12,13 +12,8 @@ from typing import BinaryIO, cast
 from auxtap.core.errors import ExtractionError
 from auxtap.core.files import fsync_directory, publish_json
 from auxtap.extraction.datasets.reading import Sample
-from auxtap.extraction.store.formats.contract import (
-    MalformedPartError,
-    PartContent,
-    PartFormat,
-    part_format,
-    stored_content,
-)
+from auxtap.extraction.store.formats.contract import MalformedPartError, PartContent, PartFormat, stored_content
+from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
 from auxtap.extraction.store.manifest import STORE_VERSION, StoreManifest, read_manifest
 from auxtap.extraction.store.remote import RemoteSamples

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from auxtap.core.errors import UsageError
 from auxtap.core.files import read_blocks
 from auxtap.extraction.spool.part_bytes import ExpectedDigest
 from auxtap.tap.protocol import PartLayout, TensorSlot
@@ -80,21 +79,3 @@ def stored_content(layout: PartLayout, metadata: Mapping[str, str]) -> PartConte
     """Return the content of a stored part: the tap's layout with the loss mask behind it."""
     mask = TensorSlot(LOSS_MASK, "U8", (layout.n_tokens,), layout.data_bytes)
     return PartContent((*layout.slots, mask), metadata)
-
-
-def part_format(name: str) -> PartFormat:
-    """Return the format of that name.
-
-    Raises:
-        UsageError: there is none, or a package that it needs is missing.
-    """
-    from auxtap.extraction.store.formats.safetensors_part import SafetensorsPart
-    from auxtap.extraction.store.formats.torch_part import TorchPart
-
-    formats: tuple[PartFormat, ...] = (SafetensorsPart(), TorchPart())
-    for candidate in formats:
-        if candidate.name == name:
-            candidate.check_available()
-            return candidate
-    known = ", ".join(candidate.name for candidate in formats)
-    raise UsageError(f"unknown format {name!r}", hint=f"formats: {known}")
