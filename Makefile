@@ -10,7 +10,7 @@ TYPES := .build/types
 DOCS := .build/docs
 DOCS_STAMP := $(DOCS)/venv/.stamp
 
-.PHONY: regen matrix device drafter demo test test-fast check lint format types contract bench setup clean docs readme
+.PHONY: regen matrix device drafter demo test test-fast check lint format types contract bench setup clean docs readme house
 
 setup: $(STAMP)
 
@@ -29,7 +29,7 @@ test: check
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m 'not engine'
 
-check: lint types contract docs
+check: lint types contract house docs
 
 # The site in $(DOCS)/site, a manual page in $(DOCS)/auxtap.1; a broken link, or a page that no menu holds, is an error.
 docs: $(STAMP) $(DOCS_STAMP)
@@ -58,6 +58,11 @@ types: $(STAMP)
 	mkdir -p $(TYPES)/auxtap
 	for name in $$(git ls-files '*.py' | cut -d/ -f1 | sort -u); do ln -s ../../../$$name $(TYPES)/auxtap/$$name; done
 	cd $(TYPES) && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p auxtap
+
+# Code that nothing uses; circles, names and functions that stand twice.
+house: $(STAMP)
+	$(BIN)/vulture
+	$(BIN)/python examples/benchmarks/house.py --check
 
 contract: $(STAMP)
 	$(BIN)/lint-imports

@@ -1,5 +1,6 @@
 """Ask a package index (Simple API, JSON or HTML) where a file lies."""
 
+import json
 import os
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from auxtap.core.errors import SourceError
+from auxtap.core.files import BLOCK_BYTES
 
 if TYPE_CHECKING:
     import httpx
@@ -67,26 +69,36 @@ def _targets_in_json(page: object) -> list[str]:
     return [entry["url"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("url"), str)]
 
 
-def _targets(response: "httpx.Response") -> list[str]:
+def _targets(response: "httpx.Response", page: bytes) -> list[str]:
     if "json" in response.headers.get("content-type", ""):
-        return _targets_in_json(response.json())
+        return _targets_in_json(json.loads(page))
     links = _Links()
-    links.feed(response.text)
+    links.feed(page.decode(response.encoding or "utf-8", errors="replace"))
     return links.targets
+
+
+def _read_page(response: "httpx.Response", index: PackageIndex) -> bytes:
+    page = bytearray()
+    for block in response.iter_bytes(BLOCK_BYTES):
+        page += block
+        if len(page) > MAX_PAGE_BYTES:
+            raise SourceError(f"{index.shown} answered with more than {MAX_PAGE_BYTES:,} bytes", hint=index.hint)
+    return bytes(page)
 
 
 def find_file_url(client: "httpx.Client", index: PackageIndex, project: str, file_name: str) -> str:
     """Return the address of `file_name` among the files of `project`.
 
     Raises:
-        SourceError: the index does not list it, or its page is no page of a package index.
+        SourceError: the index does not list it, or its page is too long or no page of a package index.
         httpx.HTTPError: the index cannot be reached or answers with an error.
     """
-    response = client.get(f"{index.url}/{project}/", headers={"Accept": _ACCEPT})
-    response.raise_for_status()
+    with client.stream("GET", f"{index.url}/{project}/", headers={"Accept": _ACCEPT}) as response:
+        response.raise_for_status()
+        page = _read_page(response, index)
     try:
-        targets = _targets(response)
-    except ValueError:
+        targets = _targets(response, page)
+    except (ValueError, RecursionError):
         raise SourceError(f"{index.shown} answered with JSON that cannot be read", hint=index.hint) from None
     for target in targets:
         url = urljoin(str(response.url), target)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from auxtap.checkout import index as package_index
 from auxtap.checkout.index import chosen_index, redact
 from auxtap.checkout.releases import find_release, locked_wheels
 from auxtap.checkout.wheel import fetch_wheel, read_package
@@ -80,6 +81,14 @@ def test_an_index_that_is_none(index: Index, cache: CacheLayout) -> None:
     assert "JSON that cannot be read" in refused(cache, lock(make_wheel()))
     index.answers["/simple/sglang/"] = (200, "application/json", b'{"files": [3]}')
     assert "does not list" in refused(cache, lock(make_wheel()))
+
+
+def test_a_page_of_an_index_is_read_up_to_a_bound(
+    index: Index, cache: CacheLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.list_json("../../files/other.whl")
+    monkeypatch.setattr(package_index, "MAX_PAGE_BYTES", 20)
+    assert "answered with more than 20 bytes" in refused(cache, lock(make_wheel()))
 
 
 def test_an_index_that_cannot_be_reached(cache: CacheLayout, monkeypatch: pytest.MonkeyPatch) -> None:

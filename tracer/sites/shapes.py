@@ -82,18 +82,6 @@ def is_conditional(occurrence: Occurrence) -> bool:
     return False
 
 
-def is_tested(occurrence: Occurrence) -> bool:
-    """Tell whether the reference takes part, by and / or / not, in the test of a branch."""
-    node = occurrence.reference
-    for ancestor in occurrence.ancestors():
-        if isinstance(ancestor, cst.If | cst.IfExp | cst.While | cst.Assert):
-            return ancestor.test is node
-        if not isinstance(ancestor, cst.BooleanOperation | cst.UnaryOperation | cst.Comparison):
-            return False
-        node = ancestor
-    return False
-
-
 def in_condition(occurrence: Occurrence) -> bool:
     """Tell whether the reference takes part in a condition: tested, or joined to one that is kept or returned."""
     node = occurrence.reference

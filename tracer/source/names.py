@@ -74,11 +74,6 @@ def kind_of(name: str) -> Kind | None:
     return kind
 
 
-def is_capture_name(name: str) -> bool:
-    """Tell whether `name` belongs to the capture pipeline."""
-    return kind_of(name) is not None
-
-
 def may_hold_names(data: bytes) -> bool:
     """Tell cheaply whether a file can hold a name of the family or a stage test; never a false no."""
     return any(needle in data for needle in _BYTE_NEEDLES)
