@@ -20,7 +20,7 @@ def fetch(
     from auxtap.commands.views import console, node_view
     from auxtap.node.fetch import fetch_store
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     if store is not None and not store.startswith(("/", "~/")):
         raise UsageError(f"--store {store} is no absolute path on the node", hint="leave it out to use the profile's")

@@ -22,7 +22,7 @@ def check(name: Name, json_output: Json = False) -> None:
     from auxtap.commands.views import console, node_view
     from auxtap.node.checks import FAIL, CheckLine, check_node
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
     source = read_source(profile)
@@ -82,7 +82,7 @@ def show_node_status(name: str, *, as_json: bool) -> None:
     """Show what runs on a node: its server, its extractions, and what is left of dead ones."""
     from auxtap.commands.views import console, node_view
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session:
@@ -103,7 +103,7 @@ def stop(
     """Stop what auxtap started on a node, and nothing else: extractions, then the server."""
     from auxtap.commands.views import console, node_view
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session:
@@ -131,7 +131,7 @@ def logs(
 
     from auxtap.commands.views import console
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session:

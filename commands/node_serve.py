@@ -11,7 +11,7 @@ from auxtap.core.errors import ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
     from auxtap.extraction.datasets.reading import Dataset
-    from auxtap.node.session import NodeSession
+    from auxtap.node.node_session import NodeSession
 
 POLL_S = 0.5
 
@@ -50,7 +50,7 @@ def serve_on_node(
     from auxtap.node import serving
     from auxtap.node.flags import Hazards, final_flags
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
     final_flags(profile, profile.model_path, Hazards(), user)
@@ -118,9 +118,9 @@ def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watc
     from auxtap.commands.extract_run import open_observers
     from auxtap.commands.views import console, extract_view
     from auxtap.extraction.run.reporting import observe_all
-    from auxtap.node import extraction
+    from auxtap.node import remote_run
     from auxtap.node.library import find_profile
-    from auxtap.node.session import open_node
+    from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
     with open_node(profile, console.say) as session, detaching(name), contextlib.ExitStack() as stack:
@@ -129,13 +129,13 @@ def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watc
             raise UsageError(f"--out {store} is no absolute path on the node", hint="leave it out to use the profile's")
         if options["max_spool_bytes"] is None and session.profile.storage.spool_bytes:
             options["max_spool_bytes"] = session.profile.storage.spool_bytes
-        digest = extraction.send_dataset(session, dataset, console.say)
-        run = extraction.start_run(session, digest, options, store)
+        digest = remote_run.send_dataset(session, dataset, console.say)
+        run = remote_run.start_run(session, digest, options, store)
         state = "runs already" if run.already else "is started"
         console.say(f"the extraction on {session.host} {state} (pid {run.pid})")
         observers, log = open_observers(stack, watch.log_json, watch.metrics_port)
         show = stack.enter_context(extract_view.extraction_progress())
-        summary = extraction.watch_run(session, run, observe_all([show, *observers]), console.say)
+        summary = remote_run.watch_run(session, run, observe_all([show, *observers]), console.say)
         if log is not None:
             log.write("summary", extract_view.summary_record(summary, store))
     extract_view.show_summary(summary, store, as_json=watch.as_json)

@@ -7,8 +7,8 @@ from auxtap.core.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from auxtap.checkout.source import Source
+    from auxtap.node.node_profile import NodeProfile
     from auxtap.node.patch import NodePatch, NodeSource
-    from auxtap.node.profile import NodeProfile
 
 
 def read_source(profile: "NodeProfile") -> "NodeSource":

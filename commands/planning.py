@@ -67,7 +67,7 @@ def show_dry_run(
     """Print the plan; exit 1 when the extraction could not be begun or lines of the dataset are bad."""
     from auxtap.commands.views import plan_view
     from auxtap.extraction.datasets.reading import survey_dataset
-    from auxtap.extraction.run.plan import Bounds, Room, look_for_room, make_plan
+    from auxtap.extraction.run.dry_run import Bounds, Room, look_for_room, make_plan
 
     survey = survey_dataset(dataset, tokenizer.load(), rules)
     seen = _ask_servers(survey, places, store, trial, max_spool_bytes) if places else _suppose(supposed)
@@ -93,7 +93,7 @@ def show_dry_run(
 
 
 def _suppose(supposed: Supposed) -> _Seen:
-    from auxtap.extraction.run.plan import supposed_topology, topology_of_config
+    from auxtap.extraction.run.dry_run import supposed_topology, topology_of_config
 
     layers = parse_layers(supposed.layers) if supposed.layers is not None else None
     if supposed.hidden_size is not None:
@@ -165,7 +165,7 @@ def _try_out(job: "ExtractionJob", n_samples: int, longest: int) -> float | None
 
     from auxtap.commands.views import console
     from auxtap.extraction.run.driver import run_extraction
-    from auxtap.extraction.run.plan import some_samples
+    from auxtap.extraction.run.dry_run import some_samples
 
     some = some_samples(job.dataset, n_samples, longest)
     if not some.samples:

@@ -164,7 +164,7 @@ def _table(path: Path, names: tuple[str, ...], group: Any, values: Mapping[str, 
 
 
 def _nearest(key: str, names: tuple[str, ...], known: list[str]) -> str:
-    from auxtap.node.table import nearest
+    from auxtap.node.toml_table import nearest
 
     meant = nearest(key, known if names else [*known, "cache"])
     where = f"[{'.'.join(names)}]" if names else "the file"

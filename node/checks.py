@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 from auxtap.core.errors import AuxtapError
 from auxtap.node.flags import final_flags
 from auxtap.node.hardware import backend_problems
+from auxtap.node.node_profile import NodeProfile
+from auxtap.node.node_session import NodeSession
 from auxtap.node.patch import NodeSource
-from auxtap.node.profile import NodeProfile
-from auxtap.node.remote import Progress
-from auxtap.node.session import NodeSession
+from auxtap.node.remote_agent import Progress
 
 OK: Final = "ok"
 WARN: Final = "warn"

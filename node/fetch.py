@@ -17,7 +17,7 @@ from auxtap.extraction.spool.part_bytes import digest_file
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart, LedgerWriter, read_ledger
 from auxtap.extraction.store.manifest import read_manifest
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, SAMPLES
-from auxtap.node.session import NodeSession
+from auxtap.node.node_session import NodeSession
 from auxtap.node.ssh import ConnectionLostError
 
 # Files asked for at once; a lost connection costs at most the rest of one block of the file that was on its way.

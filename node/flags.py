@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from auxtap.core.errors import UsageError
-from auxtap.node.profile import NodeProfile
+from auxtap.node.node_profile import NodeProfile
 from auxtap.serving.profile import CPU_ARGUMENTS, LOOPBACK, NO_WARMUP, check_extra_arguments, skips_warmup
 
 AUXTAP, HAZARD, PROFILE, USER = "auxtap", "hazard", "profile", "user"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from auxtap.core.errors import UsageError
 from auxtap.core.files import publish_bytes
-from auxtap.node.profile import NodeProfile, read_profile
-from auxtap.node.table import nearest
+from auxtap.node.node_profile import NodeProfile, read_profile
+from auxtap.node.toml_table import nearest
 
 FOLDER = Path("nodes")
 

@@ -9,9 +9,9 @@ from typing import Any
 from auxtap.core.codec import plain
 from auxtap.core.errors import ServerError, UsageError
 from auxtap.node.flags import FinalFlags, final_flags
+from auxtap.node.node_session import NodeSession
 from auxtap.node.patch import NodePatch
-from auxtap.node.remote import Progress
-from auxtap.node.session import NodeSession
+from auxtap.node.remote_agent import Progress
 from auxtap.serving.profile import LaunchSpec, default_layers
 
 TREE_TIMEOUT_S = 900.0

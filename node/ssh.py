@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 from auxtap.core.errors import ServerError
-from auxtap.node.profile import SshSettings
+from auxtap.node.node_profile import SshSettings
 
 POLL_S = 0.05
 STOP_S = 5.0

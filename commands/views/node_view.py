@@ -19,7 +19,7 @@ from auxtap.commands.views.extract_view import human_bytes
 from auxtap.node.checks import FAIL, WARN, CheckLine
 from auxtap.node.fetch import FetchCount, Observer
 from auxtap.node.flags import FinalFlags
-from auxtap.node.profile import NodeProfile
+from auxtap.node.node_profile import NodeProfile
 from auxtap.node.serving import NodeServer
 
 _STYLES = {"ok": "green", WARN: "yellow", FAIL: "bold red"}

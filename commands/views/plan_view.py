@@ -9,7 +9,7 @@ from rich.table import Table
 
 from auxtap.commands.views import console
 from auxtap.commands.views.extract_view import human_bytes, human_seconds
-from auxtap.extraction.run.plan import ExtractionPlan
+from auxtap.extraction.run.dry_run import ExtractionPlan
 
 _BAR_WIDTH = 40
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.extraction.audit.integrity import CheckProgress
-from auxtap.extraction.audit.norms import NormGatherer, NormSpread, RowReader
-from auxtap.extraction.run.plan import Bin, histogram
+from auxtap.extraction.audit.state_norms import NormGatherer, NormSpread, RowReader
+from auxtap.extraction.run.dry_run import Bin, histogram
 from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat
 from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED, LedgerLine, read_ledger

@@ -14,7 +14,7 @@ from auxtap.extraction.store.formats.contract import MalformedPartError, PartFor
 from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
 from auxtap.extraction.store.manifest import StageStates, StoreManifest, read_manifest
-from auxtap.extraction.store.remote import RemoteSamples
+from auxtap.extraction.store.remote_samples import RemoteSamples
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, open_manifest, part_file
 from auxtap.tap.protocol import (
     FINAL_TENSORS,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auxtap.core.errors import ExtractionError, IntegrityError
-from auxtap.extraction.canary.checkpoint import NoHeadError, find_head
-from auxtap.extraction.canary.checks import (
+from auxtap.extraction.canary.output_head import NoHeadError, find_head
+from auxtap.extraction.canary.server_logprobs import NoLogprobsError, ask_logprobs
+from auxtap.extraction.canary.state_checks import (
     FAILED,
     FINAL,
     FINAL_PRENORM,
@@ -25,9 +26,13 @@ from auxtap.extraction.canary.checks import (
     compare_prompts,
     judge_difference,
 )
-from auxtap.extraction.canary.server_logprobs import NoLogprobsError, ask_logprobs
 from auxtap.extraction.canary.stored_states import PromptStates, read_states
-from auxtap.extraction.canary.testimony import Testimony, new_canary_run, take_testimonies, witnesses_a_group
+from auxtap.extraction.canary.witness_reports import (
+    WitnessReport,
+    new_canary_run,
+    take_witness_reports,
+    witnesses_a_group,
+)
 from auxtap.extraction.datasets.reading import Dataset, read_dataset
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.run.job import ServerPlace
@@ -182,7 +187,7 @@ class _Run:
     """The states of all prompts, and what the other ranks saw of them."""
 
     prompts: tuple[PromptStates, ...]
-    testimonies: tuple[Testimony, ...]
+    witness_reports: tuple[WitnessReport, ...]
 
 
 @dataclass(frozen=True)
@@ -220,11 +225,11 @@ class _Runs:
             summary = run_extraction(job)
         except ExtractionError as error:
             raise _IncompleteError(error.message) from None
-        testimonies = take_testimonies(place.spools, job.run or "")
+        witness_reports = take_witness_reports(place.spools, job.run or "")
         if not summary.complete:
             reasons = [fate.reason for fate in summary.not_stored] or [summary.tap_last_error]
             raise _IncompleteError(f"{summary.stored} of {summary.n_samples} prompts came whole: {reasons[0]}")
-        return _Run(read_states(job.store), testimonies)
+        return _Run(read_states(job.store), witness_reports)
 
 
 def _check_all(
@@ -243,7 +248,7 @@ def _check_all(
         _check_chunks(server, alone, together, n_cut, dtype),
         check_ranks(
             alone.prompts,
-            alone.testimonies,
+            alone.witness_reports,
             witnesses_a_group(server.topology, server.info),
             len(server.topology.stages),
             dtype,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from auxtap.core.errors import ServerError
-from auxtap.extraction.canary.checks import TokenLogprobs
+from auxtap.extraction.canary.state_checks import TokenLogprobs
 from auxtap.extraction.canary.stored_states import PromptStates
 from auxtap.extraction.servers.client import ServerClient
 

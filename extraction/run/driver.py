@@ -4,7 +4,6 @@ from pathlib import Path
 
 from auxtap.core.errors import UsageError
 from auxtap.extraction.datasets.tokenizer import doubts_of_tokenizer
-from auxtap.extraction.run.courier import ATTEMPTS_A_SESSION
 from auxtap.extraction.run.describe import describe_run
 from auxtap.extraction.run.fleet import open_fleet
 from auxtap.extraction.run.job import (
@@ -17,12 +16,13 @@ from auxtap.extraction.run.job import (
     ignore_progress,
 )
 from auxtap.extraction.run.reporting import StatusFile, observe_all
-from auxtap.extraction.run.session import Session, Surroundings
+from auxtap.extraction.run.request_runner import ATTEMPTS_A_SESSION
+from auxtap.extraction.run.session import Session, SessionContext
 from auxtap.extraction.run.tally import Tally
 from auxtap.extraction.servers.restart import Keeper
 from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.opening import open_store
-from auxtap.extraction.store.remote import RemoteSamples
+from auxtap.extraction.store.remote_samples import RemoteSamples
 
 # The answer is thrown away; more than one token is for proving that decoding leaves the rows alone.
 MAX_NEW_TOKENS = 1024
@@ -76,7 +76,7 @@ def run_extraction(
             fleet.sweep(run, first_attempt)
             outcome = "failed"
             try:
-                summary = Session(Surroundings(job, fleet, store, stop), tally).carry_out()
+                summary = Session(SessionContext(job, fleet, store, stop), tally).carry_out()
                 outcome = summary.outcome
                 return summary
             except Exception as error:

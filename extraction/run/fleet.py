@@ -12,7 +12,7 @@ from auxtap.extraction.servers.client import ServerClient, ServerInfo
 from auxtap.extraction.servers.endpoint import Endpoint
 from auxtap.extraction.servers.heartbeat import Heartbeat
 from auxtap.extraction.servers.restart import Keeper, LostServer, SpoolKeeper
-from auxtap.extraction.servers.sequence import Parcel
+from auxtap.extraction.servers.sequence import QueuedSample
 from auxtap.extraction.spool.parts import Replica, WritersWatch, removed_spool
 from auxtap.extraction.spool.topology import Topology, WritersMissingError, open_replicas
 
@@ -48,9 +48,9 @@ class Fleet:
         """The most that was taken of the spools, each by itself."""
         return sum(end.admission.peak_bytes for end in self.endpoints)
 
-    def choose(self, parcel: Parcel) -> Endpoint | None:
+    def choose(self, queued: QueuedSample) -> Endpoint | None:
         """Return the server with the fewest tokens in flight that has room, None when none has."""
-        fitting = [end for end in self.endpoints if end.is_up and end.admission.fits(parcel.n_bytes)]
+        fitting = [end for end in self.endpoints if end.is_up and end.admission.fits(queued.n_bytes)]
         return min(fitting, key=lambda end: end.admission.n_tokens, default=None)
 
     def longest_living_gone(self) -> Endpoint | None:

@@ -2,19 +2,19 @@
 
 from auxtap.core.errors import ExtractionError
 from auxtap.extraction.datasets.reading import Sample
-from auxtap.extraction.run.courier import fate_line
+from auxtap.extraction.run.dry_run import LEDGER_LINE_BYTES, Bounds, Room, find_obstacle, stored_bytes
 from auxtap.extraction.run.fleet import Fleet
 from auxtap.extraction.run.job import ExtractionJob
-from auxtap.extraction.run.plan import LEDGER_LINE_BYTES, Bounds, Room, find_obstacle, stored_bytes
+from auxtap.extraction.run.request_runner import fate_line
 from auxtap.extraction.run.tally import Tally
-from auxtap.extraction.servers.sequence import Parcel, in_sending_order
+from auxtap.extraction.servers.sequence import QueuedSample, in_sending_order
 from auxtap.extraction.spool.topology import Topology, stage_layout
 from auxtap.extraction.store.formats.contract import PartContent, stored_content
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED
 from auxtap.extraction.store.store import Store, part_metadata
 
 
-def find_pending(job: ExtractionJob, fleet: Fleet, store: Store, tally: Tally) -> list[Parcel]:
+def find_pending(job: ExtractionJob, fleet: Fleet, store: Store, tally: Tally) -> list[QueuedSample]:
     """Count what the store holds already and return what is to be sent, in the order of sending.
 
     A sample that no server takes is skipped; one that is larger than the spool's bound fails.
@@ -39,15 +39,15 @@ def find_pending(job: ExtractionJob, fleet: Fleet, store: Store, tally: Tally) -
                 tally.say(f"{sample.sample_id}: its stored files are not whole; taken again")
             pending.append(sample)
     _check_room(job, fleet, store, pending, held_bytes)
-    parcels = []
+    queued_samples = []
     for sample in in_sending_order(pending):
         n_bytes = fleet.topology.spool_bytes(sample.n_tokens)
         if n_bytes > fleet.max_bytes:
             reason = f"it takes {n_bytes} bytes of spool, more than the bound of {fleet.max_bytes}"
             _settle(store, tally, sample, FAILED, reason)
         else:
-            parcels.append(Parcel(sample, n_bytes))
-    return parcels
+            queued_samples.append(QueuedSample(sample, n_bytes))
+    return queued_samples
 
 
 def _settle(store: Store, tally: Tally, sample: Sample, fate: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""One session with a store: the calling thread sends parcels and tells of progress, others carry and drain them."""
+"""One session with a store: the calling thread sends samples and tells of progress, others send and store them."""
 
 import contextlib
 import threading
@@ -7,24 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auxtap.core.errors import ExtractionError, ServerError
-from auxtap.extraction.run.courier import (
+from auxtap.extraction.run.fleet import Fleet
+from auxtap.extraction.run.job import ExtractionJob, ExtractionSummary, StopRequest
+from auxtap.extraction.run.pending import find_pending
+from auxtap.extraction.run.request_runner import (
     ATTEMPTS_A_SESSION,
-    Courier,
     Outcome,
     Received,
     Refused,
     Rejected,
+    RequestRunner,
     ServerGone,
     TryAgain,
     fate_line,
 )
-from auxtap.extraction.run.drain import Delivery, Drain, received_files
-from auxtap.extraction.run.fleet import Fleet
-from auxtap.extraction.run.job import ExtractionJob, ExtractionSummary, StopRequest
-from auxtap.extraction.run.pending import find_pending
+from auxtap.extraction.run.storing import ReceivedSample, StoringThreads, received_files
 from auxtap.extraction.run.tally import Tally
 from auxtap.extraction.servers.endpoint import Endpoint, Lease
-from auxtap.extraction.servers.sequence import Parcel, SendingQueue
+from auxtap.extraction.servers.sequence import QueuedSample, SendingQueue
 from auxtap.extraction.spool.parts import PartRejectedError
 from auxtap.extraction.spool.tap_watch import TapWatch
 from auxtap.extraction.store.ledger import FAILED, LedgerLine
@@ -41,7 +41,7 @@ MAX_HANDOVERS = 10
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SessionContext:
     """What a session works with, all of it open."""
 
     job: ExtractionJob
@@ -53,7 +53,7 @@ class Surroundings:
 class Session:
     """Brings the samples of a job to their fates."""
 
-    def __init__(self, around: Surroundings, tally: Tally) -> None:
+    def __init__(self, around: SessionContext, tally: Tally) -> None:
         """Set the bounds; nothing is sent yet."""
         job = around.job
         self._job = job
@@ -68,8 +68,8 @@ class Session:
         # Set when the run cannot go on: whatever is carried is given up.
         self._halted = threading.Event()
         self._changed = threading.Event()
-        self._courier = Courier(job, around.stop, self._halted)
-        self._drain = Drain(around.store, job, self._deliver, self._halted, tally.say)
+        self._runner = RequestRunner(job, around.stop, self._halted)
+        self._storing = StoringThreads(around.store, job, self._settle_received, self._halted, tally.say)
         self._queue = SendingQueue(())
         self._lock = threading.Lock()
         self._n_out = 0
@@ -84,10 +84,10 @@ class Session:
             ExtractionError: a spool is gone, or its writers changed, or the store has no room for what is to come.
             OSError: the store cannot be written.
         """
-        parcels = find_pending(self._job, self._fleet, self._store, self._tally)
-        self._queue = SendingQueue(parcels)
+        queued_samples = find_pending(self._job, self._fleet, self._store, self._tally)
+        self._queue = SendingQueue(queued_samples)
         self._tell()
-        self._drain.start()
+        self._storing.start()
         self._fleet.watch(self._job.stall_timeout_s, self._lose, self._fail, self._changed.set)
         began = time.monotonic()
         try:
@@ -97,11 +97,11 @@ class Session:
         finally:
             self._fleet.watch_no_longer()
             self._halted.set()
-            self._drain.stop()
+            self._storing.stop()
         if self._error is not None:
             self._tell()
             raise self._error
-        if parcels:
+        if queued_samples:
             self._stop.now.wait(SETTLE_S)
         self._tell()
         return self._tally.summarize(
@@ -112,7 +112,7 @@ class Session:
         )
 
     def _send_all(self) -> None:
-        """Send parcels as there is room, until none is left, out, or to be sent again."""
+        """Send samples as there is room, until none is left, out, or to be sent again."""
         while not self._ending():
             self._changed.clear()
             try:
@@ -132,32 +132,32 @@ class Session:
                 self._look_for_servers()
 
     def _send_one(self) -> bool:
-        parcel = self._queue.take(lambda parcel: self._fleet.choose(parcel) is not None)
-        endpoint = self._fleet.choose(parcel) if parcel is not None else None
-        if parcel is None:
+        queued = self._queue.take(lambda queued: self._fleet.choose(queued) is not None)
+        endpoint = self._fleet.choose(queued) if queued is not None else None
+        if queued is None:
             return False
         if endpoint is None:
-            self._queue.put_back(parcel, 0.0)
+            self._queue.put_back(queued, 0.0)
             return False
-        if parcel.number == ATTEMPTS_A_SESSION - 1:
-            self._end(parcel, FAILED, "it was sent too often in one session", parcel.tries)
+        if queued.number == ATTEMPTS_A_SESSION - 1:
+            self._end(queued, FAILED, "it was sent too often in one session", queued.tries)
             return True
-        parcel.number += 1
-        parcel.began = parcel.began or time.monotonic()
+        queued.number += 1
+        queued.began = queued.began or time.monotonic()
         manifest = self._store.manifest
-        attempt = manifest.sessions * ATTEMPTS_A_SESSION + parcel.number
-        lease = endpoint.lease(parcel, RequestId(manifest.run, parcel.sample.index, attempt))
+        attempt = manifest.sessions * ATTEMPTS_A_SESSION + queued.number
+        lease = endpoint.lease(queued, RequestId(manifest.run, queued.sample.index, attempt))
         if lease is None:
-            self._queue.put_back(parcel, 0.0)
+            self._queue.put_back(queued, 0.0)
             return False
         self._count_out(1)
         # A thread for each request: one that hangs in a dead server's connection costs nothing but itself.
-        threading.Thread(target=self._carry, args=(endpoint, lease), name="courier", daemon=True).start()
+        threading.Thread(target=self._carry, args=(endpoint, lease), name="request", daemon=True).start()
         return True
 
     def _carry(self, endpoint: Endpoint, lease: Lease) -> None:
         try:
-            outcome = self._courier.fetch(endpoint, lease)
+            outcome = self._runner.fetch(endpoint, lease)
             if isinstance(outcome, ServerGone):
                 self._lose(endpoint, f"gone or stuck: {outcome.reason}")
             elif outcome is None:
@@ -172,28 +172,28 @@ class Session:
             self._changed.set()
 
     def _settle(self, endpoint: Endpoint, lease: Lease, outcome: Outcome) -> None:
-        parcel = lease.parcel
+        queued = lease.queued
         match outcome:
             case Received(parts):
-                self._drain.put(Delivery(endpoint, lease, parts))
+                self._storing.put(ReceivedSample(endpoint, lease, parts))
                 return
             case Rejected(error):
                 self._reject(endpoint, lease, error)
                 return
             case Refused(reason):
                 self._discard(endpoint, lease)
-                self._end(parcel, FAILED, reason, parcel.tries + 1)
+                self._end(queued, FAILED, reason, queued.tries + 1)
             case TryAgain(reason, delay_s, lingering):
                 if lingering:
                     endpoint.orphan(lease, self._job.parts_timeout_s)
                 else:
                     self._discard(endpoint, lease)
-                self._send_again(parcel, reason, delay_s)
+                self._send_again(queued, reason, delay_s)
         self._count_out(-1)
 
-    def _deliver(self, delivery: Delivery, store_it: Callable[[], LedgerLine]) -> None:
-        """Settle a delivery; called by the drain's threads."""
-        endpoint, lease = delivery.endpoint, delivery.lease
+    def _settle_received(self, received: ReceivedSample, store_it: Callable[[], LedgerLine]) -> None:
+        """Settle a sample; called by the storing threads."""
+        endpoint, lease = received.endpoint, received.lease
         try:
             if self._halted.is_set() or self._stop.now.is_set():
                 self._discard(endpoint, lease)
@@ -215,20 +215,20 @@ class Session:
 
     def _reject(self, endpoint: Endpoint, lease: Lease, error: PartRejectedError) -> None:
         """Take note that a sample's parts are not to be believed, or did not come."""
-        parcel = lease.parcel
+        queued = lease.queued
         try:
-            last = error.final or parcel.tries + 1 >= self._job.max_tries
+            last = error.final or queued.tries + 1 >= self._job.max_tries
             if error.received and last:
-                label = f"{parcel.sample.index:08d}.attempt{lease.rid.attempt}"
+                label = f"{queued.sample.index:08d}.attempt{lease.rid.attempt}"
                 self._store.quarantine(label, error.reason, received_files(endpoint, lease))
             if error.received or endpoint.waiter.has_ended(lease.rid):
                 self._discard(endpoint, lease)
             else:
                 endpoint.orphan(lease, self._job.parts_timeout_s)
             if error.final:
-                self._end(parcel, FAILED, error.reason, parcel.tries + 1)
+                self._end(queued, FAILED, error.reason, queued.tries + 1)
             else:
-                self._send_again(parcel, error.reason)
+                self._send_again(queued, error.reason)
         except Exception as failure:
             self._fail(failure)
         finally:
@@ -238,18 +238,18 @@ class Session:
         endpoint.waiter.discard(lease.rid)
         endpoint.close(lease)
 
-    def _send_again(self, parcel: Parcel, reason: str, delay_s: float = 0.0) -> None:
+    def _send_again(self, queued: QueuedSample, reason: str, delay_s: float = 0.0) -> None:
         # Before a sample is blamed for what is no fault of its own.
         self._fleet.check_spools()
-        parcel.tries += 1
-        self._tally.note_error(f"{parcel.sample.sample_id}: {reason}")
-        if parcel.tries >= self._job.max_tries:
-            self._end(parcel, FAILED, reason, parcel.tries)
+        queued.tries += 1
+        self._tally.note_error(f"{queued.sample.sample_id}: {reason}")
+        if queued.tries >= self._job.max_tries:
+            self._end(queued, FAILED, reason, queued.tries)
         else:
-            self._queue.put_back(parcel, max(delay_s, self._job.backoff_s * 2 ** (parcel.tries - 1)))
+            self._queue.put_back(queued, max(delay_s, self._job.backoff_s * 2 ** (queued.tries - 1)))
 
-    def _end(self, parcel: Parcel, fate: str, reason: str, attempts: int) -> None:
-        line = fate_line(parcel.sample, fate, reason, attempts, seconds=parcel.seconds)
+    def _end(self, queued: QueuedSample, fate: str, reason: str, attempts: int) -> None:
+        line = fate_line(queued.sample, fate, reason, attempts, seconds=queued.seconds)
         self._store.record(line)
         self._tally.add_fate(line)
         if self._job.max_failures is not None and self._tally.n_failed > self._job.max_failures:
@@ -257,16 +257,16 @@ class Session:
 
     def _lose(self, endpoint: Endpoint, reason: str) -> None:
         """Take a server for gone and have others carry what it had."""
-        parcels = endpoint.leave(reason, self._job.parts_timeout_s)
-        if parcels:
-            self._tally.say(f"server {endpoint.url} is {reason}; {len(parcels)} samples are handed on")
+        queued_samples = endpoint.leave(reason, self._job.parts_timeout_s)
+        if queued_samples:
+            self._tally.say(f"server {endpoint.url} is {reason}; {len(queued_samples)} samples are handed on")
         self._tally.note_error(f"server {endpoint.url} is {reason}")
-        for parcel in parcels:
-            parcel.handovers += 1
-            if parcel.handovers > MAX_HANDOVERS:
-                self._end(parcel, FAILED, f"{parcel.handovers} times its server went away", parcel.tries + 1)
+        for queued in queued_samples:
+            queued.handovers += 1
+            if queued.handovers > MAX_HANDOVERS:
+                self._end(queued, FAILED, f"{queued.handovers} times its server went away", queued.tries + 1)
             else:
-                self._queue.put_back(parcel, 0.0)
+                self._queue.put_back(queued, 0.0)
             self._count_out(-1)
         self._changed.set()
 

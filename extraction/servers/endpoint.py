@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from auxtap.extraction.servers.admission import Admission
 from auxtap.extraction.servers.client import ServerClient, ServerInfo
 from auxtap.extraction.servers.heartbeat import Heartbeat
-from auxtap.extraction.servers.sequence import Parcel
+from auxtap.extraction.servers.sequence import QueuedSample
 from auxtap.extraction.spool.parts import PartsWaiter, Replica
 from auxtap.tap.protocol import RequestId
 
 
 @dataclass(eq=False)
 class Lease:
-    """One request for one parcel through one server, and what it takes there until it is closed."""
+    """One request for one sample through one server, and what it takes there until it is closed."""
 
-    parcel: Parcel
+    queued: QueuedSample
     rid: RequestId
     asking: bool = True
     taking: bool = True
-    # Set when the parcel was taken away from a server that went: whatever comes of this request is dropped.
+    # Set when the sample was taken away from a server that went: whatever comes of this request is dropped.
     revoked: bool = False
     give_up_at: float = field(default=float("inf"))
 
@@ -69,21 +69,21 @@ class Endpoint:
         if self.heartbeat is not None:
             self.heartbeat.note_sign()
 
-    def lease(self, parcel: Parcel, rid: RequestId) -> Lease | None:
+    def lease(self, queued: QueuedSample, rid: RequestId) -> Lease | None:
         """Take room for a request, None when there is none or the server is gone."""
         with self._lock:
-            if not self.is_up or not self.admission.admit(parcel.n_bytes, parcel.sample.n_tokens):
+            if not self.is_up or not self.admission.admit(queued.n_bytes, queued.sample.n_tokens):
                 return None
-            lease = Lease(parcel, rid)
+            lease = Lease(queued, rid)
             self._leases.add(lease)
             return lease
 
     def end_request(self, lease: Lease) -> bool:
-        """Note that the request was answered; tell whether its parcel is still ours to settle."""
+        """Note that the request was answered; tell whether its sample is still ours to settle."""
         with self._lock:
             if lease.asking:
                 lease.asking = False
-                self.admission.end_request(lease.parcel.sample.n_tokens)
+                self.admission.end_request(lease.queued.sample.n_tokens)
             return not lease.revoked
 
     def close(self, lease: Lease) -> None:
@@ -110,8 +110,8 @@ class Endpoint:
                 with self._lock:
                     self._close(lease)
 
-    def leave(self, reason: str, patience_s: float) -> list[Parcel]:
-        """Take the server for gone; return the parcels whose requests are out, for others to carry."""
+    def leave(self, reason: str, patience_s: float) -> list[QueuedSample]:
+        """Take the server for gone; return the samples whose requests are out, for others to carry."""
         with self._lock:
             if self.gone is not None:
                 return []
@@ -120,11 +120,11 @@ class Endpoint:
             for lease in lost:
                 lease.revoked = True
                 lease.asking = False
-                self.admission.end_request(lease.parcel.sample.n_tokens)
+                self.admission.end_request(lease.queued.sample.n_tokens)
                 # One that hangs may still write these parts when it wakes up.
                 lease.give_up_at = self._clock() + patience_s
                 self._orphans.add(lease)
-            return [lease.parcel for lease in lost]
+            return [lease.queued for lease in lost]
 
     def come_back(self) -> None:
         """Take the server for there again; its writers are read anew.
@@ -145,6 +145,6 @@ class Endpoint:
     def _close(self, lease: Lease) -> None:
         if lease.taking:
             lease.taking = False
-            self.admission.free(lease.parcel.n_bytes)
+            self.admission.free(lease.queued.n_bytes)
         self._leases.discard(lease)
         self._orphans.discard(lease)

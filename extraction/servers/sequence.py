@@ -17,7 +17,7 @@ PATIENCE = 64
 
 
 @dataclass(eq=False)
-class Parcel:
+class QueuedSample:
     """A sample on its way.
 
     `tries` count against it, `handovers` are servers that went away under it, `number` is that of its last request
@@ -49,48 +49,48 @@ def in_sending_order(samples: Sequence[Sample], window: int = WINDOW) -> list[Sa
 class SendingQueue:
     """Parcels yet to be sent, and those that came back to be sent again; used by several threads."""
 
-    def __init__(self, parcels: Sequence[Parcel], clock: Callable[[], float] = time.monotonic) -> None:
-        """Take parcels in the order in which they are to go."""
-        self._new = deque(parcels)
-        self._returned: list[tuple[float, int, Parcel]] = []
+    def __init__(self, queued_samples: Sequence[QueuedSample], clock: Callable[[], float] = time.monotonic) -> None:
+        """Take samples in the order in which they are to go."""
+        self._new = deque(queued_samples)
+        self._returned: list[tuple[float, int, QueuedSample]] = []
         self._clock = clock
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._new) + len(self._returned)
 
-    def put_back(self, parcel: Parcel, delay_s: float) -> None:
-        """Have a parcel sent again, not before `delay_s`."""
+    def put_back(self, queued: QueuedSample, delay_s: float) -> None:
+        """Have a sample sent again, not before `delay_s`."""
         with self._lock:
-            heapq.heappush(self._returned, (self._clock() + delay_s, parcel.sample.index, parcel))
+            heapq.heappush(self._returned, (self._clock() + delay_s, queued.sample.index, queued))
 
     def next_due_s(self) -> float:
-        """Return the seconds until a parcel that came back may be sent, infinity when there is none."""
+        """Return the seconds until a sample that came back may be sent, infinity when there is none."""
         with self._lock:
             return max(0.0, self._returned[0][0] - self._clock()) if self._returned else float("inf")
 
-    def take(self, fits: Callable[[Parcel], bool]) -> Parcel | None:
-        """Return the next parcel that fits, None when there is none at the moment.
+    def take(self, fits: Callable[[QueuedSample], bool]) -> QueuedSample | None:
+        """Return the next sample that fits, None when there is none at the moment.
 
         One that came back and is due goes first. One that does not fit is passed over by smaller ones, but only
         `PATIENCE` times: then everything waits until there is room for it.
         """
         with self._lock:
             if self._returned and self._returned[0][0] <= self._clock():
-                parcel = self._returned[0][2]
-                if fits(parcel):
+                queued = self._returned[0][2]
+                if fits(queued):
                     heapq.heappop(self._returned)
-                    return parcel
-                parcel.passed_over += 1
-                if parcel.passed_over > PATIENCE:
+                    return queued
+                queued.passed_over += 1
+                if queued.passed_over > PATIENCE:
                     return None
             for position in range(min(LOOK_AHEAD, len(self._new))):
-                parcel = self._new[position]
-                if fits(parcel):
+                queued = self._new[position]
+                if fits(queued):
                     del self._new[position]
                     for other in (self._new[i] for i in range(position)):
                         other.passed_over += 1
-                    return parcel
-                if parcel.passed_over >= PATIENCE:
+                    return queued
+                if queued.passed_over >= PATIENCE:
                     return None
             return None

@@ -16,7 +16,7 @@ from auxtap.extraction.store.formats.contract import MalformedPartError, PartCon
 from auxtap.extraction.store.formats.part_formats import part_format
 from auxtap.extraction.store.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
 from auxtap.extraction.store.manifest import STORE_VERSION, StoreManifest, read_manifest
-from auxtap.extraction.store.remote import RemoteSamples
+from auxtap.extraction.store.remote_samples import RemoteSamples
 from auxtap.tap.protocol import INPUT_IDS, PartLayout, ProtocolError, best_digest, decode_header, new_digest
 
 MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE = "manifest.json", "ledger.jsonl", ".lock", "samples", "quarantine"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.version import __version__
-from auxtap.node.agent import extraction, facts, server, stores, tree
-from auxtap.node.agent.folder import NodeFolder
+from auxtap.node.agent import node_facts, node_run, node_server, node_tree, stores
+from auxtap.node.agent.node_folder import NodeFolder
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def _hello(call: Call) -> "dict[str, Any]":
 
 def _make_tree(call: Call) -> "dict[str, Any]":
     sent = json.loads(zlib.decompress(call.payload))
-    plan = tree.TreePlan(
+    plan = node_tree.TreePlan(
         source=Path(call.arguments["source"]),
         release=sent["release"],
         patch=sent["patch"].encode("utf-8", "surrogateescape"),
@@ -50,41 +50,41 @@ def _make_tree(call: Call) -> "dict[str, Any]":
         after=sent["after"],
     )
     with call.folder.alone():
-        return tree.make_tree(plan, call.folder)
+        return node_tree.make_tree(plan, call.folder)
 
 
 def _start_server(call: Call) -> "dict[str, Any]":
-    return server.start_server(call.folder, call.arguments)
+    return node_server.start_server(call.folder, call.arguments)
 
 
 def _logs(call: Call) -> "Iterator[dict[str, Any]]":
     offset, follow = call.arguments["offset"], call.arguments["follow"]
-    return server.follow_log(Path(call.arguments["path"]), offset, follow=follow)
+    return node_server.follow_log(Path(call.arguments["path"]), offset, follow=follow)
 
 
 COMMANDS: "Mapping[str, Callable[[Call], Any]]" = {
     "hello": _hello,
-    "facts": lambda call: facts.gather(call.folder, call.arguments),
-    "collective": lambda call: facts.time_collective(call.folder, call.arguments),
-    "model": lambda call: facts.look_at_model(Path(call.arguments["path"])),
+    "facts": lambda call: node_facts.gather(call.folder, call.arguments),
+    "collective": lambda call: node_facts.time_collective(call.folder, call.arguments),
+    "model": lambda call: node_facts.look_at_model(Path(call.arguments["path"])),
     "tree": _make_tree,
     "server-start": _start_server,
-    "server-watch": lambda call: server.watch_server(call.folder, call.arguments),
-    "server-stop": lambda call: server.stop_server(call.folder),
+    "server-watch": lambda call: node_server.watch_server(call.folder, call.arguments),
+    "server-stop": lambda call: node_server.stop_server(call.folder),
     "status": lambda call: {
-        "server": server.server_status(call.folder), "extractions": extraction.extractions(call.folder)
+        "server": node_server.server_status(call.folder), "extractions": node_run.extractions(call.folder)
     },
     "logs": _logs,
     "store-look": lambda call: stores.look(stores.asked_path(call.arguments)),
     "store-send": lambda call: stores.send(stores.asked_path(call.arguments), call.arguments["files"]),
-    "dataset-has": lambda call: extraction.dataset_path(call.folder, call.arguments["digest"]).is_file(),
-    "dataset-put": lambda call: extraction.keep_dataset(call.folder, call.arguments["digest"], call.payload),
-    "extract-start": lambda call: extraction.start_extraction(
+    "dataset-has": lambda call: node_run.dataset_path(call.folder, call.arguments["digest"]).is_file(),
+    "dataset-put": lambda call: node_run.keep_dataset(call.folder, call.arguments["digest"], call.payload),
+    "extract-start": lambda call: node_run.start_extraction(
         call.folder, call.arguments["job"], call.launcher, call.request
     ),
-    "extract-run": lambda call: extraction.run_here(
+    "extract-run": lambda call: node_run.run_here(
         call.folder, call.arguments["job"], Path(call.arguments["events"])
     ),
-    "extract-watch": lambda call: extraction.watch_extraction(call.folder, call.arguments),
-    "extract-stop": lambda call: extraction.stop_extractions(call.folder, now=call.arguments["now"]),
+    "extract-watch": lambda call: node_run.watch_extraction(call.folder, call.arguments),
+    "extract-stop": lambda call: node_run.stop_extractions(call.folder, now=call.arguments["now"]),
 }  # fmt: skip

@@ -22,7 +22,7 @@ def serve_request(request: "Mapping[str, Any]", stdin: BinaryIO, launcher: str) 
     try:
         _require_packages()
         from auxtap.node.agent.commands import COMMANDS, Call
-        from auxtap.node.agent.folder import NodeFolder
+        from auxtap.node.agent.node_folder import NodeFolder
 
         folder = NodeFolder(Path(request["root"]).expanduser())
         result = COMMANDS[request["command"]](Call(folder, request["arguments"], payload, request, launcher))

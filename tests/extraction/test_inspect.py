@@ -15,7 +15,7 @@ import pytest
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import publish_json
 from auxtap.extraction.audit.inspection import inspect_store
-from auxtap.extraction.audit.norms import NormGatherer, RowReader, row_norms
+from auxtap.extraction.audit.state_norms import NormGatherer, RowReader, row_norms
 from auxtap.extraction.datasets.reading import read_dataset
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.store.formats.contract import stored_content

@@ -15,7 +15,7 @@ from auxtap.extraction.datasets.reading import Dataset, DatasetSurvey, Sample, s
 from auxtap.extraction.datasets.record import Place
 from auxtap.extraction.datasets.token_file import TokenFile
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
-from auxtap.extraction.run.plan import Bounds, ExtractionPlan, Room, histogram, make_plan, supposed_topology
+from auxtap.extraction.run.dry_run import Bounds, ExtractionPlan, Room, histogram, make_plan, supposed_topology
 
 Maker = Callable[..., ExtractionJob]
 

@@ -11,7 +11,7 @@ import pytest
 from auxtap.core.errors import ExtractionError, UsageError
 from auxtap.extraction.audit.integrity import check_remote
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
-from auxtap.extraction.store.remote import RemoteSamples
+from auxtap.extraction.store.remote_samples import RemoteSamples
 
 Maker = Callable[..., ExtractionJob]
 

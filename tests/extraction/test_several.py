@@ -21,7 +21,14 @@ from auxtap.extraction.datasets.token_file import TokenFile
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.run.job import ServerPlace
 from auxtap.extraction.servers.admission import Admission
-from auxtap.extraction.servers.sequence import LOOK_AHEAD, PATIENCE, WINDOW, Parcel, SendingQueue, in_sending_order
+from auxtap.extraction.servers.sequence import (
+    LOOK_AHEAD,
+    PATIENCE,
+    WINDOW,
+    QueuedSample,
+    SendingQueue,
+    in_sending_order,
+)
 from auxtap.extraction.spool.relay import relay_spool
 
 Maker = Callable[..., ExtractionJob]
@@ -234,28 +241,28 @@ def test_nobody_is_passed_over_for_long(seed: int) -> None:
     assert sorted(s.index for s in ordered) == list(range(2000))
     assert all(abs(place - s.index) < WINDOW for place, s in enumerate(ordered))
     assert all(a.n_tokens >= b.n_tokens for a, b in itertools.pairwise(ordered[:WINDOW]))
-    queue = SendingQueue([Parcel(s, s.n_tokens) for s in ordered])
+    queue = SendingQueue([QueuedSample(s, s.n_tokens) for s in ordered])
     places = {s.index: place for place, s in enumerate(ordered)}
     room, taken = 1200, []
     in_use: list[int] = []
     while len(queue):
-        parcel = queue.take(lambda parcel: sum(in_use) + parcel.n_bytes <= room)
-        if parcel is None:
+        queued = queue.take(lambda queued: sum(in_use) + queued.n_bytes <= room)
+        if queued is None:
             in_use.pop(dice.randrange(len(in_use)))
             continue
-        in_use.append(parcel.n_bytes)
-        taken.append(parcel.sample.index)
+        in_use.append(queued.n_bytes)
+        taken.append(queued.sample.index)
     assert sorted(taken) == list(range(2000))
     late = max(when - places[index] for when, index in enumerate(taken))
     assert late <= PATIENCE + LOOK_AHEAD
 
 
 def test_a_long_prompt_without_room_does_not_stall_short_ones() -> None:
-    queue = SendingQueue([Parcel(sample(0, 100), 100), *(Parcel(sample(i, 1), 1) for i in range(1, 5))])
-    assert queue.take(lambda parcel: parcel.n_bytes <= 10).sample.index == 1  # type: ignore[union-attr]
-    assert queue.take(lambda parcel: True).sample.index == 0  # type: ignore[union-attr]
-    queue.put_back(Parcel(sample(0, 100), 100), 0.0)
-    assert queue.take(lambda parcel: True).sample.index == 0  # type: ignore[union-attr]
+    queue = SendingQueue([QueuedSample(sample(0, 100), 100), *(QueuedSample(sample(i, 1), 1) for i in range(1, 5))])
+    assert queue.take(lambda queued: queued.n_bytes <= 10).sample.index == 1  # type: ignore[union-attr]
+    assert queue.take(lambda queued: True).sample.index == 0  # type: ignore[union-attr]
+    queue.put_back(QueuedSample(sample(0, 100), 100), 0.0)
+    assert queue.take(lambda queued: True).sample.index == 0  # type: ignore[union-attr]
 
 
 def test_the_run_stops_when_too_many_fail(make_job: Maker, tap: Any, server: Any) -> None:

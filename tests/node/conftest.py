@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from auxtap.node.agent.main import NEEDED
-from auxtap.node.profile import SshSettings
+from auxtap.node.node_profile import SshSettings
 from auxtap.serving.processes import choose_port
 
 # The agent's own needs with theirs.

@@ -20,13 +20,13 @@ from auxtap.core.errors import PatchError, ServerError, SourceError, WorktreeErr
 from auxtap.core.files import sha256_bytes
 from auxtap.core.source_tree import PACKAGE_ROOT
 from auxtap.node.agent.detached import start_detached
-from auxtap.node.agent.facts import look_at_model, time_collective
-from auxtap.node.agent.folder import NodeFolder
 from auxtap.node.agent.main import NEEDED
-from auxtap.node.agent.tree import TreePlan, digest_package, make_tree
+from auxtap.node.agent.node_facts import look_at_model, time_collective
+from auxtap.node.agent.node_folder import NodeFolder
+from auxtap.node.agent.node_tree import TreePlan, digest_package, make_tree
 from auxtap.node.agent_file import agent_members, build_agent
-from auxtap.node.profile import NodeProfile, read_profile
-from auxtap.node.remote import RemoteAgent, remote_quote
+from auxtap.node.node_profile import NodeProfile, read_profile
+from auxtap.node.remote_agent import RemoteAgent, remote_quote
 from auxtap.node.ssh import SshConnection
 from auxtap.rewriters.patch.diff import PatchSet, write_patch
 from auxtap.rewriters.patch.plan import plan_capture
@@ -112,10 +112,10 @@ def run_on_node(tmp_path: Path, server: FakeServer, n_samples: int, options: dic
     program = (
         f"import sys, json; sys.path.insert(0, {str(agent)!r})\n"
         "from pathlib import Path\n"
-        "from auxtap.node.agent import extraction, main\n"
-        "from auxtap.node.agent.folder import NodeFolder\n"
-        f"assert extraction.__file__.startswith({str(agent)!r})\n"
-        f"print(extraction.run_here(NodeFolder(Path({str(root)!r})), json.loads({json.dumps(job)!r}), "
+        "from auxtap.node.agent import main, node_run\n"
+        "from auxtap.node.agent.node_folder import NodeFolder\n"
+        f"assert node_run.__file__.startswith({str(agent)!r})\n"
+        f"print(node_run.run_here(NodeFolder(Path({str(root)!r})), json.loads({json.dumps(job)!r}), "
         f"Path({str(tmp_path / 'events')!r})))\n"
     )
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60)

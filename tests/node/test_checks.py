@@ -11,8 +11,8 @@ from auxtap.node.checks import FAIL, OK, WARN, CheckLine, judge_collective, judg
 from auxtap.node.flags import HazardFlag, Hazards
 from auxtap.node.hardware import backend_problems
 from auxtap.node.library import copy_starting_point
+from auxtap.node.node_profile import NodeProfile, read_profile
 from auxtap.node.patch import NodeSource
-from auxtap.node.profile import NodeProfile, read_profile
 
 GIB = 1 << 30
 SOURCE = NodeSource(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from auxtap.node.agent import facts
+from auxtap.node.agent import node_facts
 from auxtap.tests.node.bare_node import make_bare_workplace, tables
 from auxtap.tests.node.conftest import Cli, TestNode, Workplace, quoted
 from auxtap.verification.engine.engine_proof import write_dataset
@@ -104,9 +104,9 @@ def test_gpus_are_read_from_nvidia_smi(cli: Cli, workplace: Workplace, nvidia_sm
 def test_an_nvidia_smi_that_never_answers_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path / "nvidia-smi", f"echo $$ >{tmp_path / 'pid'}\nexec sleep 987")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(facts, "COMMAND_S", 0.5)
+    monkeypatch.setattr(node_facts, "COMMAND_S", 0.5)
     began = time.monotonic()
-    found = facts._gpus()
+    found = node_facts._gpus()
     assert (found["found"], found["why"]) == ([], "no answer within 0.5 s")
     assert time.monotonic() - began < 60
     with pytest.raises(ProcessLookupError):

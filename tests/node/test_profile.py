@@ -8,8 +8,8 @@ import pytest
 from auxtap.core.errors import UsageError
 from auxtap.node.flags import HAZARD, PROFILE, USER, FinalFlags, HazardFlag, Hazards, RefusedFlags, final_flags
 from auxtap.node.library import copy_starting_point, find_profile, starting_points
-from auxtap.node.profile import NodeProfile, read_profile
-from auxtap.node.session import expand_paths
+from auxtap.node.node_profile import NodeProfile, read_profile
+from auxtap.node.node_session import expand_paths
 from auxtap.serving.profile import CAPTURE_ARGUMENTS
 
 SMALL = """

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.errors import ServerError
-from auxtap.node.profile import SshSettings
+from auxtap.node.node_profile import SshSettings
 from auxtap.node.ssh import ConnectionLostError, SshConnection, UnreachableError, refusal
 from auxtap.tests.node.conftest import TestNode, free_port
 
@@ -224,7 +224,7 @@ def test_nothing_is_left_when_the_process_is_killed(test_node: TestNode) -> None
     """The master lives as long as we do: not even SIGKILL leaves an ssh behind."""
     program = (
         "import sys, time; from pathlib import Path; from auxtap.node.ssh import SshConnection; "
-        "from auxtap.node.profile import SshSettings; "
+        "from auxtap.node.node_profile import SshSettings; "
         f"c = SshConnection(SshSettings('node', Path({str(test_node.config)!r}))); c.run('true', timeout_s=20); "
         "print('up', flush=True); time.sleep(60)"
     )

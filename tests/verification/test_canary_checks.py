@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auxtap.extraction.canary import testimony as witness
-from auxtap.extraction.canary.checkpoint import NoHeadError, find_head
-from auxtap.extraction.canary.checks import (
+from auxtap.extraction.canary import witness_reports as witness
+from auxtap.extraction.canary.output_head import NoHeadError, find_head
+from auxtap.extraction.canary.run import cut_prompts
+from auxtap.extraction.canary.state_checks import (
     FAILED,
     OK,
     SKIPPED,
@@ -24,7 +25,6 @@ from auxtap.extraction.canary.checks import (
     compare_prompts,
     judge_difference,
 )
-from auxtap.extraction.canary.run import cut_prompts
 from auxtap.extraction.canary.stored_states import PromptStates, Rows, depth, numbers
 
 HIDDEN, VOCABULARY = 256, 20
@@ -101,17 +101,19 @@ def test_a_stream_that_does_not_go_on_is_seen() -> None:
     assert "zero" in check_growth([changed(one, **{"hidden.2": one.rows["hidden.2"] * 0})]).detail
 
 
-def told_by_rank(one: PromptStates, tp: int = 1) -> witness.Testimony:
+def told_by_rank(one: PromptStates, tp: int = 1) -> witness.WitnessReport:
     digests = {name: witness.digest_bytes("sha256", data) for name, data in one.data.items()}
     squares = {name: float(np.square(rows.astype(np.float64)).sum()) for name, rows in one.rows.items()}
-    return witness.Testimony(one.index, tp, len(one.ids), digests, squares)
+    return witness.WitnessReport(one.index, tp, len(one.ids), digests, squares)
 
 
 def test_ranks_are_compared() -> None:
     one = prompt()
     assert check_ranks([one], [], 0, 1, "F32").outcome == SKIPPED
     assert "equal to the last bit" in check_ranks([one], [told_by_rank(one)], 1, 1, "F32").detail
-    assert check_ranks([one], [told_by_rank(one)], 3, 1, "F32").detail == "1 of 3 testimonies came: ranks are missing"
+    assert (
+        check_ranks([one], [told_by_rank(one)], 3, 1, "F32").detail == "1 of 3 witness reports came: ranks are missing"
+    )
     assert check_ranks([one], [], 3, 1, "F32", several_hosts=True).outcome == SKIPPED
     partial = changed(one, **{"hidden.9": one.rows["hidden.9"] * np.float32(0.6)})
     check = check_ranks([one], [told_by_rank(partial)], 1, 1, "BF16")

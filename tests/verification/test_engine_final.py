@@ -10,8 +10,8 @@ import pytest
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError
 from auxtap.extraction.audit.integrity import check_store
-from auxtap.extraction.canary.checks import check_norm
 from auxtap.extraction.canary.run import CanaryTarget, run_canary
+from auxtap.extraction.canary.state_checks import check_norm
 from auxtap.extraction.canary.stored_states import PromptStates
 from auxtap.extraction.run.job import ServerPlace
 from auxtap.extraction.store.reader import StoreReader

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from auxtap.extraction.canary.checkpoint import OutputHead
+from auxtap.extraction.canary.output_head import OutputHead
 from auxtap.extraction.canary.stored_states import PromptStates, Rows
-from auxtap.extraction.canary.testimony import Testimony, digest_bytes
+from auxtap.extraction.canary.witness_reports import WitnessReport, digest_bytes
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 FINAL, FINAL_PRENORM = "final", "final_prenorm"
@@ -173,7 +173,7 @@ def _cosines(one: Rows, other: Rows) -> Rows:
 
 def check_ranks(
     prompts: Sequence[PromptStates],
-    testimonies: Sequence[Testimony],
+    witness_reports: Sequence[WitnessReport],
     n_witnesses: int,
     n_stages: int,
     dtype: str,
@@ -184,13 +184,13 @@ def check_ranks(
     if n_witnesses == 0:
         return Check("ranks", SKIPPED, "one rank holds the rows of a prompt: there is none to compare it with")
     expected = len(prompts) * n_witnesses * n_stages
-    if several_hosts and not testimonies:
+    if several_hosts and not witness_reports:
         return Check("ranks", SKIPPED, "the other ranks run on other hosts and have no spool here")
-    if len(testimonies) != expected and not several_hosts:
-        return Check("ranks", FAILED, f"{len(testimonies)} of {expected} testimonies came: ranks are missing")
+    if len(witness_reports) != expected and not several_hosts:
+        return Check("ranks", FAILED, f"{len(witness_reports)} of {expected} witness reports came: ranks are missing")
     by_index = {prompt.index: prompt for prompt in prompts}
     worst, equal, compared = 0.0, 0, 0
-    for seen in testimonies:
+    for seen in witness_reports:
         prompt = by_index[seen.index]
         for name, digest in seen.digests.items():
             compared += 1

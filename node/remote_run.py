@@ -10,8 +10,8 @@ from auxtap.core.files import sha256_bytes
 from auxtap.extraction.datasets.reading import Dataset
 from auxtap.extraction.datasets.sent import sent_lines
 from auxtap.extraction.run.job import ExtractionProgress, ExtractionSummary, Observer, SampleFate
-from auxtap.node.remote import Progress
-from auxtap.node.session import NodeSession
+from auxtap.node.node_session import NodeSession
+from auxtap.node.remote_agent import Progress
 
 SEND_TIMEOUT_S = 3600.0
 

@@ -14,7 +14,7 @@ from auxtap.tap.protocol import ProtocolError, WitnessRecord
 
 
 @dataclass(frozen=True)
-class Testimony:
+class WitnessReport:
     """What one rank saw of one prompt: `digests` of whole tensors, `squares` the sums of the squares of states."""
 
     index: int
@@ -29,7 +29,7 @@ def new_canary_run() -> str:
     return protocol.CANARY_PREFIX + secrets.token_hex(4)[len(protocol.CANARY_PREFIX) :]
 
 
-def take_testimonies(spools: Sequence[Path], run: str) -> tuple[Testimony, ...]:
+def take_witness_reports(spools: Sequence[Path], run: str) -> tuple[WitnessReport, ...]:
     """Read and remove what the ranks left of a run.
 
     Raises:
@@ -41,14 +41,14 @@ def take_testimonies(spools: Sequence[Path], run: str) -> tuple[Testimony, ...]:
             for name in sorted(spool.names()):
                 if not protocol.is_witness_name(name):
                     continue
-                testimony = _read(spool, name, run)
-                if testimony is not None:
-                    found.append(testimony)
+                witness_report = _read(spool, name, run)
+                if witness_report is not None:
+                    found.append(witness_report)
                     spool.remove(name)
     return tuple(found)
 
 
-def _read(spool: SpoolDirectory, name: str, run: str) -> Testimony | None:
+def _read(spool: SpoolDirectory, name: str, run: str) -> WitnessReport | None:
     try:
         record = WitnessRecord.from_json(json.loads(spool.read_record(name)))
     except (FileNotFoundError, ForeignFileError, ProtocolError, ValueError, RecursionError):
@@ -56,7 +56,7 @@ def _read(spool: SpoolDirectory, name: str, run: str) -> Testimony | None:
     rid = protocol.parse_rid(record.rid)
     if rid is None or rid.run != run:
         return None
-    return Testimony(rid.index, record.tp, record.n_rows, record.digests, record.squares)
+    return WitnessReport(rid.index, record.tp, record.n_rows, record.digests, record.squares)
 
 
 def witnesses_a_group(topology: Topology, info: ServerInfo) -> int:

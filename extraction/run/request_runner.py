@@ -79,7 +79,7 @@ def fate_line(
 
 
 @dataclass(frozen=True)
-class Courier:
+class RequestRunner:
     """What all requests of a run have in common; used by several threads at once."""
 
     job: ExtractionJob
@@ -87,12 +87,12 @@ class Courier:
     halted: threading.Event
 
     def fetch(self, endpoint: Endpoint, lease: Lease) -> Outcome | None:
-        """Send a request and wait for its parts; None when the run ended, or the parcel was taken away, meanwhile.
+        """Send a request and wait for its parts; None when the run ended, or the sample was taken away, meanwhile.
 
         Raises:
             ExtractionError: the spool is gone, or its writers changed.
         """
-        sample = lease.parcel.sample
+        sample = lease.queued.sample
         answer = endpoint.client.generate(str(lease.rid), sample.token_ids(), self.job.max_new_tokens)
         if self._is_over(lease):
             return None

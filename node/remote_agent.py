@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 from auxtap.node.agent_file import build_agent, launcher_text
-from auxtap.node.profile import NodeProfile
+from auxtap.node.node_profile import NodeProfile
 from auxtap.node.ssh import ConnectionLostError, SshConnection, UnreachableError
 
 MARK = b"\x1eauxtap "

@@ -15,9 +15,9 @@ from typing import Any
 
 from auxtap.core.errors import AuxtapError, ExitCode, ExtractionError
 from auxtap.core.files import publish_bytes, sha256_bytes
-from auxtap.node.agent import server
+from auxtap.node.agent import node_server
 from auxtap.node.agent.detached import read_record, start_detached, write_record
-from auxtap.node.agent.folder import NodeFolder
+from auxtap.node.agent.node_folder import NodeFolder
 from auxtap.serving.processes import ProcessMark, end_session, is_alive, send_signal, session_members
 
 POLL_S = 0.2
@@ -115,10 +115,10 @@ class _NodeKeeper:
 
     def restart(self, lost: Any) -> None:
         if self._is_ours(lost):
-            server.restart_server(self._folder, lost.nonces)
+            node_server.restart_server(self._folder, lost.nonces)
 
     def is_at_it(self, lost: Any) -> bool:
-        return self._is_ours(lost) and server.is_starting(self._folder)
+        return self._is_ours(lost) and node_server.is_starting(self._folder)
 
     def _is_ours(self, lost: Any) -> bool:
         record = read_record(self._folder.server_record)
@@ -166,8 +166,8 @@ def send_canary(job: "Mapping[str, Any]", dataset: Any, n_prompts: int, say: "Ca
     Raises:
         IntegrityError: a check failed.
     """
-    from auxtap.extraction.canary.checks import FAILED
     from auxtap.extraction.canary.run import CanaryTarget, run_canary
+    from auxtap.extraction.canary.state_checks import FAILED
     from auxtap.extraction.run.job import ServerPlace
 
     target = CanaryTarget(ServerPlace(job["url"], (Path(job["spool"]),)), timeout_s=job["options"]["timeout_s"])

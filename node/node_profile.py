@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from auxtap.core.errors import UsageError
-from auxtap.node.table import Table
+from auxtap.node.toml_table import Table
 from auxtap.serving.profile import FINAL_STATES
 
 PLACEHOLDER = "CHANGE-ME"

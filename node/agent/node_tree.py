@@ -10,7 +10,7 @@ from auxtap.core.errors import PatchError, SourceError, WorktreeError
 from auxtap.core.files import publish_json, sha256_bytes, sha256_file
 from auxtap.core.patch_text import PatchTextError, read_patch, with_inserted
 from auxtap.core.source_tree import PACKAGE_MARK, PACKAGE_ROOT, find_package, is_below, package_files
-from auxtap.node.agent.folder import NodeFolder
+from auxtap.node.agent.node_folder import NodeFolder
 
 # Written at build time or left out of a wheel; neither is anything that a server runs.
 _VERSION = str(PACKAGE_ROOT / "_version.py")

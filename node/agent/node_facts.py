@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from auxtap.core.errors import AuxtapError
-from auxtap.node.agent.folder import NodeFolder
-from auxtap.node.agent.server import server_status
-from auxtap.node.agent.tree import differing, digest_package, require_package
+from auxtap.node.agent.node_folder import NodeFolder
+from auxtap.node.agent.node_server import server_status
+from auxtap.node.agent.node_tree import differing, digest_package, require_package
 from auxtap.serving.processes import describe_listener, port_is_free
 from auxtap.serving.profile import LOOPBACK
 

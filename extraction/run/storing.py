@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from auxtap.extraction.datasets.reading import Sample
-from auxtap.extraction.run.courier import fate_line
 from auxtap.extraction.run.job import ExtractionJob
+from auxtap.extraction.run.request_runner import fate_line
 from auxtap.extraction.servers.endpoint import Endpoint, Lease
 from auxtap.extraction.spool.directory import ForeignFileError
 from auxtap.extraction.spool.parts import ReadyPart
@@ -27,7 +27,7 @@ _LONGEST_DELAY_S = 30.0
 
 
 @dataclass(frozen=True)
-class Delivery:
+class ReceivedSample:
     """The parts of one sample, whole in the spool."""
 
     endpoint: Endpoint
@@ -35,24 +35,24 @@ class Delivery:
     parts: tuple[ReadyPart, ...]
 
 
-class Drain:
+class StoringThreads:
     """Threads that store deliveries."""
 
     def __init__(
         self,
         store: Store,
         job: ExtractionJob,
-        settle: Callable[[Delivery, Callable[[], LedgerLine]], None],
+        settle: Callable[[ReceivedSample, Callable[[], LedgerLine]], None],
         halted: threading.Event,
         say: Callable[[str], None],
     ) -> None:
-        """Begin with nothing to do; `settle` is called with each delivery and with what stores it."""
+        """Begin with nothing to do; `settle` is called with each sample and with what stores it."""
         self._store = store
         self._job = job
         self._settle = settle
         self._halted = halted
         self._say = say
-        self._deliveries: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._deliveries: queue.SimpleQueue[ReceivedSample | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"drain-{number}", daemon=True)
             for number in range(job.drain_threads)
@@ -63,9 +63,9 @@ class Drain:
         for thread in self._threads:
             thread.start()
 
-    def put(self, delivery: Delivery) -> None:
-        """Have a delivery stored."""
-        self._deliveries.put(delivery)
+    def put(self, received: ReceivedSample) -> None:
+        """Have a sample stored."""
+        self._deliveries.put(received)
 
     def stop(self) -> None:
         """Let the threads end once nothing is left."""
@@ -73,11 +73,11 @@ class Drain:
             self._deliveries.put(None)
 
     def _work(self) -> None:
-        while (delivery := self._deliveries.get()) is not None:
-            self._settle(delivery, lambda delivery=delivery: self._store_it(delivery))  # type: ignore[misc]
+        while (received := self._deliveries.get()) is not None:
+            self._settle(received, lambda received=received: self._store_it(received))  # type: ignore[misc]
 
-    def _store_it(self, delivery: Delivery) -> LedgerLine:
-        """Store a delivery, trying again what may pass.
+    def _store_it(self, received: ReceivedSample) -> LedgerLine:
+        """Store a sample, trying again what may pass.
 
         Raises:
             PartRejectedError: its bytes are not to be believed.
@@ -86,7 +86,7 @@ class Drain:
         delay_s = self._job.backoff_s
         for number in range(1, self._job.store_tries + 1):
             try:
-                return self._write(delivery)
+                return self._write(received)
             except OSError as error:
                 if error.errno in _LASTING or number == self._job.store_tries or self._halted.is_set():
                     raise
@@ -96,14 +96,14 @@ class Drain:
                 delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
         raise AssertionError("there is always a last try")
 
-    def _write(self, delivery: Delivery) -> LedgerLine:
-        parcel = delivery.lease.parcel
+    def _write(self, received: ReceivedSample) -> LedgerLine:
+        queued = received.lease.queued
         written: list[WrittenPart] = []
         try:
-            for part in delivery.parts:
-                written.append(self._store.write_part(parcel.sample, _source(part, parcel.sample)))
+            for part in received.parts:
+                written.append(self._store.write_part(queued.sample, _source(part, queued.sample)))
             parts = tuple(item.part for item in written)
-            line = fate_line(parcel.sample, STORED, "", parcel.tries + 1, parts, parcel.seconds)
+            line = fate_line(queued.sample, STORED, "", queued.tries + 1, parts, queued.seconds)
             self._store.commit(written, line)
         finally:
             for item in written:

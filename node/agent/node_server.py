@@ -14,7 +14,7 @@ from auxtap.core.errors import ServerError
 from auxtap.core.files import publish_bytes, publish_json, sha256_bytes
 from auxtap.core.keeping import living_nonces
 from auxtap.node.agent.detached import read_record, start_detached, write_record
-from auxtap.node.agent.folder import NodeFolder
+from auxtap.node.agent.node_folder import NodeFolder
 from auxtap.serving import profile as launch
 from auxtap.serving.processes import (
     ProcessMark,

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from auxtap.node.profile import NodeProfile
-from auxtap.node.remote import Progress, RemoteAgent
+from auxtap.node.node_profile import NodeProfile
+from auxtap.node.remote_agent import Progress, RemoteAgent
 from auxtap.node.ssh import SshConnection
 
 
