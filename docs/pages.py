@@ -46,6 +46,7 @@ ORDER = (
     "reference/python.md",
     "reference/store.md",
     "trace-schema.md",
+    "house.md",
     "reference/releases.md",
     "reference/licences.md",
 )
