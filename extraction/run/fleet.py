@@ -44,6 +44,11 @@ class Fleet:
         return max(end.admission.max_bytes for end in self.endpoints)
 
     @property
+    def n_unsettled(self) -> int:
+        """Requests of all servers that are yet to be settled."""
+        return sum(end.n_unsettled for end in self.endpoints)
+
+    @property
     def peak_spool_bytes(self) -> int:
         """The most that was taken of the spools, each by itself."""
         return sum(end.admission.peak_bytes for end in self.endpoints)

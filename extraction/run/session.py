@@ -72,7 +72,6 @@ class Session:
         self._storing = StoringThreads(around.store, job, self._settle_received, self._halted, tally.say)
         self._queue = SendingQueue(())
         self._lock = threading.Lock()
-        self._n_out = 0
         self._error: Exception | None = None
         self._stopped = ""
 
@@ -121,7 +120,7 @@ class Session:
                 self._fail(error)
                 return
             sent = self._send_one()
-            if not sent and not len(self._queue) and not self._n_out:
+            if not sent and not len(self._queue) and not self._fleet.n_unsettled:
                 return
             if not sent:
                 self._changed.wait(max(0.01, min(TICK_S, self._queue.next_due_s())))
@@ -150,7 +149,6 @@ class Session:
         if lease is None:
             self._queue.put_back(queued, 0.0)
             return False
-        self._count_out(1)
         # A thread for each request: one that hangs in a dead server's connection costs nothing but itself.
         threading.Thread(target=self._carry, args=(endpoint, lease), name="request", daemon=True).start()
         return True
@@ -163,7 +161,7 @@ class Session:
             elif outcome is None:
                 if not lease.revoked:  # else it was counted, and is cleared, where it was taken away
                     endpoint.close(lease)
-                    self._count_out(-1)
+                    endpoint.settle(lease)
             elif endpoint.end_request(lease):
                 self._settle(endpoint, lease, outcome)
         except Exception as error:
@@ -189,7 +187,7 @@ class Session:
                 else:
                     self._discard(endpoint, lease)
                 self._send_again(queued, reason, delay_s)
-        self._count_out(-1)
+        endpoint.settle(lease)
 
     def _settle_received(self, received: ReceivedSample, store_it: Callable[[], LedgerLine]) -> None:
         """Settle a sample; called by the storing threads."""
@@ -197,20 +195,18 @@ class Session:
         try:
             if self._halted.is_set() or self._stop.now.is_set():
                 self._discard(endpoint, lease)
-                self._count_out(-1)
                 return
             line = store_it()
             self._discard(endpoint, lease)
             self._tally.add_fate(line)
-            self._count_out(-1)
         except PartRejectedError as error:
             self._reject(endpoint, lease, error)
         except Exception as error:
             self._fail(error)
             with contextlib.suppress(OSError):  # the spool may be closed when this was waited for too long
                 self._discard(endpoint, lease)
-            self._count_out(-1)
         finally:
+            endpoint.settle(lease)
             self._changed.set()
 
     def _reject(self, endpoint: Endpoint, lease: Lease, error: PartRejectedError) -> None:
@@ -232,7 +228,7 @@ class Session:
         except Exception as failure:
             self._fail(failure)
         finally:
-            self._count_out(-1)
+            endpoint.settle(lease)
 
     def _discard(self, endpoint: Endpoint, lease: Lease) -> None:
         endpoint.waiter.discard(lease.rid)
@@ -257,17 +253,18 @@ class Session:
 
     def _lose(self, endpoint: Endpoint, reason: str) -> None:
         """Take a server for gone and have others carry what it had."""
-        queued_samples = endpoint.leave(reason, self._job.parts_timeout_s)
-        if queued_samples:
-            self._tally.say(f"server {endpoint.url} is {reason}; {len(queued_samples)} samples are handed on")
+        lost = endpoint.leave(reason, self._job.parts_timeout_s)
+        if lost:
+            self._tally.say(f"server {endpoint.url} is {reason}; {len(lost)} samples are handed on")
         self._tally.note_error(f"server {endpoint.url} is {reason}")
-        for queued in queued_samples:
+        for lease in lost:
+            queued = lease.queued
             queued.handovers += 1
             if queued.handovers > MAX_HANDOVERS:
                 self._end(queued, FAILED, f"{queued.handovers} times its server went away", queued.tries + 1)
             else:
                 self._queue.put_back(queued, 0.0)
-            self._count_out(-1)
+            endpoint.settle(lease)
         self._changed.set()
 
     def _look_for_servers(self) -> None:
@@ -302,7 +299,7 @@ class Session:
     def _wait_for_what_is_out(self) -> None:
         """Wait for what is in flight, not for ever once the run has failed."""
         give_up: float | None = None
-        while self._n_out and not self._stop.now.is_set():
+        while self._fleet.n_unsettled and not self._stop.now.is_set():
             self._changed.wait(TICK_S)
             self._changed.clear()
             self._tell()
@@ -312,10 +309,6 @@ class Session:
                 give_up = give_up or time.monotonic() + GRACE_S
                 if time.monotonic() > give_up:
                     return
-
-    def _count_out(self, change: int) -> None:
-        with self._lock:
-            self._n_out += change
 
     def _fail(self, error: Exception) -> None:
         """End the run with its first error; those that follow are of the same making."""

@@ -53,6 +53,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._leases: set[Lease] = set()
         self._orphans: set[Lease] = set()
+        self._unsettled: set[Lease] = set()
 
     @property
     def url(self) -> str:
@@ -63,6 +64,11 @@ class Endpoint:
     def is_up(self) -> bool:
         """Whether it is believed to be there."""
         return self.gone is None
+
+    @property
+    def n_unsettled(self) -> int:
+        """Requests whose sample has no fate yet and is not queued again."""
+        return len(self._unsettled)
 
     def note_sign(self) -> None:
         """Take an answer as a sign of life."""
@@ -76,6 +82,7 @@ class Endpoint:
                 return None
             lease = Lease(queued, rid)
             self._leases.add(lease)
+            self._unsettled.add(lease)
             return lease
 
     def end_request(self, lease: Lease) -> bool:
@@ -85,6 +92,11 @@ class Endpoint:
                 lease.asking = False
                 self.admission.end_request(lease.queued.sample.n_tokens)
             return not lease.revoked
+
+    def settle(self, lease: Lease) -> None:
+        """Note that the sample of a request has its fate, or is queued again; once more is harmless."""
+        with self._lock:
+            self._unsettled.discard(lease)
 
     def close(self, lease: Lease) -> None:
         """Give back all that a request takes."""
@@ -110,8 +122,8 @@ class Endpoint:
                 with self._lock:
                     self._close(lease)
 
-    def leave(self, reason: str, patience_s: float) -> list[QueuedSample]:
-        """Take the server for gone; return the samples whose requests are out, for others to carry."""
+    def leave(self, reason: str, patience_s: float) -> list[Lease]:
+        """Take the server for gone; return the requests that are out, whose samples are for others to carry."""
         with self._lock:
             if self.gone is not None:
                 return []
@@ -124,7 +136,7 @@ class Endpoint:
                 # One that hangs may still write these parts when it wakes up.
                 lease.give_up_at = self._clock() + patience_s
                 self._orphans.add(lease)
-            return [lease.queued for lease in lost]
+            return lost
 
     def come_back(self) -> None:
         """Take the server for there again; its writers are read anew.
