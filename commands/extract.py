@@ -1,7 +1,7 @@
 """`auxtap extract`: a dataset through a tapped server into a store."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -104,7 +104,7 @@ def extract(
 ) -> int:
     """Extract hidden states into a store; run again, it continues."""
     from auxtap.commands import export, extract_run, planning
-    from auxtap.extraction.run.job import ExtractionJob
+    from auxtap.extraction.run.job import ExtractionJob, RunOptions
 
     spool_limit = parse_size(max_spool_bytes) if max_spool_bytes is not None else None
     store_limit = parse_size(max_bytes) if max_bytes is not None else None
@@ -131,31 +131,29 @@ def extract(
             max_bytes=store_limit,
             reserve_bytes=kept_free,
         )
-    options: dict[str, Any] = {
-        "part_format": part_format,
-        "max_new_tokens": max_new_tokens,
-        "concurrency": concurrency,
-        "drain_threads": drain_threads,
-        "timeout_s": timeout,
-        "parts_timeout_s": parts_timeout,
-        "stall_timeout_s": stall_timeout,
-        "wait_for_server_s": wait_for_server,
-        "max_tries": tries,
-        "max_failures": max_failures,
-        "max_spool_bytes": spool_limit,
-        "max_bytes": store_limit,
-        "reserve_bytes": kept_free,
-    }
+    options = RunOptions(
+        part_format=part_format,
+        max_new_tokens=max_new_tokens,
+        concurrency=concurrency,
+        drain_threads=drain_threads,
+        timeout_s=timeout,
+        parts_timeout_s=parts_timeout,
+        stall_timeout_s=stall_timeout,
+        wait_for_server_s=wait_for_server,
+        max_tries=tries,
+        max_failures=max_failures,
+        max_spool_bytes=spool_limit,
+        max_bytes=store_limit,
+        reserve_bytes=kept_free,
+    )
     if node is not None:
         from auxtap.commands import node_serve
 
         if places or catalog is not None:
             raise UsageError("--server, --spool and --catalog exclude --node", hint="the node's own are used")
         samples = load_dataset(dataset, choice, rules)
-        options["shard"] = shard
-        options["canary"] = canary
         watch = node_serve.Watch(out, log_json, metrics_port, as_json=as_json)
-        return node_serve.extract_on_node(node, samples, options, watch)
+        return node_serve.extract_on_node(node, samples, options, watch, shard=shard, canary=canary)
     if not places or where is None:
         missing = "--server and --spool" if not places else "--out"
         raise UsageError(
@@ -171,7 +169,7 @@ def extract(
         store=where.folder,
         samples_url=where.url,
         shard=parse_shard(shard) if shard is not None else None,
-        **options,
+        **vars(options),
     )
     if trainer is not None:
         export.check_servers(job.places, trainer)

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from auxtap.commands.context import parse_layers
@@ -11,6 +11,7 @@ from auxtap.core.errors import ExitCode, ExtractionError, UsageError
 
 if TYPE_CHECKING:
     from auxtap.extraction.datasets.reading import Dataset
+    from auxtap.extraction.run.job import RunOptions
     from auxtap.node.node_session import NodeSession
 
 POLL_S = 0.5
@@ -113,7 +114,9 @@ class Watch:
     as_json: bool
 
 
-def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watch: Watch) -> int:
+def extract_on_node(
+    name: str, dataset: "Dataset", options: "RunOptions", watch: Watch, *, shard: str | None, canary: int
+) -> int:
     """Extract through a node's server into a store of the node; watched from here, picked up again."""
     from auxtap.commands.extract_run import open_observers
     from auxtap.commands.views import console, extract_view
@@ -127,10 +130,10 @@ def extract_on_node(name: str, dataset: "Dataset", options: dict[str, Any], watc
         store = watch.out or session.profile.storage.store
         if not store.startswith("/"):
             raise UsageError(f"--out {store} is no absolute path on the node", hint="leave it out to use the profile's")
-        if options["max_spool_bytes"] is None and session.profile.storage.spool_bytes:
-            options["max_spool_bytes"] = session.profile.storage.spool_bytes
+        if options.max_spool_bytes is None and session.profile.storage.spool_bytes:
+            options = replace(options, max_spool_bytes=session.profile.storage.spool_bytes)
         digest = remote_run.send_dataset(session, dataset, console.say)
-        run = remote_run.start_run(session, digest, options, store)
+        run = remote_run.start_run(session, digest, options, store, shard=shard, canary=canary)
         state = "runs already" if run.already else "is started"
         console.say(f"the extraction on {session.host} {state} (pid {run.pid})")
         observers, log = open_observers(stack, watch.log_json, watch.metrics_port)

@@ -1,15 +1,15 @@
 """Extract on a node: the dataset sent once, the run started there detached, watched from here."""
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from auxtap.core.codec import plain
 from auxtap.core.errors import AuxtapError, ExitCode, ServerError
 from auxtap.core.files import sha256_bytes
 from auxtap.extraction.datasets.reading import Dataset
 from auxtap.extraction.datasets.sent import sent_lines
-from auxtap.extraction.run.job import ExtractionProgress, ExtractionSummary, Observer, SampleFate
+from auxtap.extraction.run.job import ExtractionProgress, ExtractionSummary, Observer, RunOptions, SampleFate
 from auxtap.node.node_session import NodeSession
 from auxtap.node.remote_agent import Progress
 
@@ -36,7 +36,9 @@ def send_dataset(session: NodeSession, dataset: Dataset, progress: Progress) -> 
     return digest
 
 
-def start_run(session: NodeSession, dataset_digest: str, options: Mapping[str, Any], store: str) -> NodeRun:
+def start_run(
+    session: NodeSession, dataset_digest: str, options: RunOptions, store: str, *, shard: str | None, canary: int
+) -> NodeRun:
     """Start the extraction next to the node's server, or find it running.
 
     Raises:
@@ -58,7 +60,7 @@ def start_run(session: NodeSession, dataset_digest: str, options: Mapping[str, A
         "url": server["url"],
         "spool": server["spool"],
         "store": store,
-        "options": dict(options),
+        "options": {**plain(options), "shard": shard, "canary": canary},
     }
     answer = session.agent.call("extract-start", {"job": job})
     return NodeRun(store, answer["process"]["pid"], answer["already"])

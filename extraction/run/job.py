@@ -39,44 +39,53 @@ class Shard:
         return len(range(self.number - 1, n_samples, self.count))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is carried out, wherever its server and its store are.
+
+    `concurrency` bounds the requests of one server, `timeout_s` one request, `parts_timeout_s` the wait for its parts
+    after the server has answered. A server that has given no sign of life for `stall_timeout_s` while requests were out
+    is taken for gone; when all are, the run waits `wait_for_server_s` for one to come back, then ends.
+    `max_spool_bytes` bounds what is in flight plus what is written and not yet drained, of all servers together;
+    None takes 80 % of the space that is free at the start. The run ends when more than `max_failures` samples have
+    failed.
+    """
+
+    part_format: str = "safetensors"
+    max_new_tokens: int = 1
+    concurrency: int = 16
+    drain_threads: int = 4
+    timeout_s: float = 600.0
+    parts_timeout_s: float = 60.0
+    stall_timeout_s: float = 120.0
+    wait_for_server_s: float = 0.0
+    max_tries: int = 3
+    max_failures: int | None = None
+    max_spool_bytes: int | None = None
+    max_bytes: int | None = None
+    reserve_bytes: int = 0
+
+
 @dataclass(frozen=True)
-class ExtractionJob:
+class ExtractionJob(RunOptions):
     """One run of the extractor: `dataset` through the server at `server_url`, by way of `spool`, into `store`.
 
-    `extra_spools` are further ones of that server, `more_servers` share the work with it. `concurrency` bounds the
-    requests of one server, `timeout_s` one request, `parts_timeout_s` the wait for its parts after the server has
-    answered. A server that has given no sign of life for `stall_timeout_s` while requests were out is taken for
-    gone; when all are, the run waits `wait_for_server_s` for one to come back, then ends.
-    `max_spool_bytes` bounds what is in flight plus what is written and not yet drained, of all servers together;
-    None takes 80 % of the space that is free at the start. `samples_url` is an fsspec URL that takes the samples
-    instead of the folder `store`. The run ends when more than `max_failures` samples have failed. `run` are the eight
-    hexadecimal digits that the requests of a new store bear; None draws them.
+    `extra_spools` are further ones of that server, `more_servers` share the work with it. `samples_url` is an fsspec
+    URL that takes the samples instead of the folder `store`. `run` are the eight hexadecimal digits that the requests
+    of a new store bear; None draws them.
     """
 
     dataset: Dataset
     server_url: str
     spool: Path
     store: Path
-    part_format: str = "safetensors"
-    max_new_tokens: int = 1
-    concurrency: int = 16
-    timeout_s: float = 600.0
-    parts_timeout_s: float = 60.0
-    stall_timeout_s: float = 120.0
-    max_tries: int = 3
-    backoff_s: float = 0.5
-    max_spool_bytes: int | None = None
-    run: str | None = None
     extra_spools: tuple[Path, ...] = ()
     more_servers: tuple[ServerPlace, ...] = ()
-    wait_for_server_s: float = 0.0
-    drain_threads: int = 4
-    store_tries: int = 6
     samples_url: str | None = None
     shard: Shard | None = None
-    max_bytes: int | None = None
-    reserve_bytes: int = 0
-    max_failures: int | None = None
+    run: str | None = None
+    backoff_s: float = 0.5
+    store_tries: int = 6
 
     @property
     def places(self) -> tuple[ServerPlace, ...]:
