@@ -1,6 +1,6 @@
 """A use of `is_last_rank` or `is_first_rank` with the branch that hangs on it, and the registry of their rules."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import libcst as cst
@@ -9,6 +9,7 @@ import libcst.matchers as m
 from auxtap.tracer.source.bodies import assigned_attributes, assigned_locals, statements_of
 from auxtap.tracer.source.names import Kind, kind_of
 from auxtap.tracer.source.occurrences import Occurrence
+from auxtap.tracer.source.rule_list import RuleList
 from auxtap.tracer.source.walk import find
 
 
@@ -48,25 +49,8 @@ class StageUse:
         return self.body is not None and self.orelse is None and not self.negated
 
 
-@dataclass(frozen=True)
-class BranchRule:
-    """One role and the test for it."""
-
-    role: str
-    recognise: Callable[[StageUse], bool]
-
-
-RULES: list[BranchRule] = []
-
-
-def rule(role: str) -> Callable[[Callable[[StageUse], bool]], Callable[[StageUse], bool]]:
-    """Register a rule; the order of registration is the order of trial."""
-
-    def register(recognise: Callable[[StageUse], bool]) -> Callable[[StageUse], bool]:
-        RULES.append(BranchRule(role, recognise))
-        return recognise
-
-    return register
+RULES: RuleList[StageUse, bool] = RuleList()
+rule = RULES.rule
 
 
 def stage_use(occurrence: Occurrence) -> StageUse:
