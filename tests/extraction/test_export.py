@@ -262,7 +262,7 @@ def test_a_killed_export_leaves_whole_files_only_and_is_gone_on_with(make_store:
     out = tmp_path / "out"
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from auxtap.extraction.export.exporting.exporting import exporting as export\n"
+        "from auxtap.extraction.export import exporting as export\n"
         "from auxtap.extraction.export.formats import joined\n"
         "write = joined.JoinedSafetensors.write\n"
         "def slowly(self, file, sample):\n"
