@@ -131,13 +131,10 @@ class Session:
                 self._look_for_servers()
 
     def _send_one(self) -> bool:
-        queued = self._queue.take(lambda queued: self._fleet.choose(queued) is not None)
-        endpoint = self._fleet.choose(queued) if queued is not None else None
-        if queued is None:
+        found = self._queue.take(self._fleet.choose)
+        if found is None:
             return False
-        if endpoint is None:
-            self._queue.put_back(queued, 0.0)
-            return False
+        queued, endpoint = found
         if queued.number == ATTEMPTS_A_SESSION - 1:
             self._end(queued, FAILED, "it was sent too often in one session", queued.tries)
             return True

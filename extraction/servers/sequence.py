@@ -6,9 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from auxtap.extraction.datasets.reading import Sample
 
+Room = TypeVar("Room")
 # Samples are sorted by length within windows of the dataset's order, so that none waits longer than its window.
 WINDOW = 256
 # How far behind the next sample one is looked for that fits, and how often the next one may be passed over.
@@ -69,8 +71,8 @@ class SendingQueue:
         with self._lock:
             return max(0.0, self._returned[0][0] - self._clock()) if self._returned else float("inf")
 
-    def take(self, fits: Callable[[QueuedSample], bool]) -> QueuedSample | None:
-        """Return the next sample that fits, None when there is none at the moment.
+    def take(self, choose: Callable[[QueuedSample], Room | None]) -> tuple[QueuedSample, Room] | None:
+        """Return the next sample that `choose` finds room for, with that room; None when there is none at the moment.
 
         One that came back and is due goes first. One that does not fit is passed over by smaller ones, but only
         `PATIENCE` times: then everything waits until there is room for it.
@@ -78,19 +80,19 @@ class SendingQueue:
         with self._lock:
             if self._returned and self._returned[0][0] <= self._clock():
                 queued = self._returned[0][2]
-                if fits(queued):
+                if (room := choose(queued)) is not None:
                     heapq.heappop(self._returned)
-                    return queued
+                    return queued, room
                 queued.passed_over += 1
                 if queued.passed_over > PATIENCE:
                     return None
             for position in range(min(LOOK_AHEAD, len(self._new))):
                 queued = self._new[position]
-                if fits(queued):
+                if (room := choose(queued)) is not None:
                     del self._new[position]
                     for other in (self._new[i] for i in range(position)):
                         other.passed_over += 1
-                    return queued
+                    return queued, room
                 if queued.passed_over >= PATIENCE:
                     return None
             return None

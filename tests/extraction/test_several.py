@@ -233,6 +233,13 @@ def sample(index: int, n_tokens: int) -> Sample:
     return Sample(index, f"s/{index}", Place(Path("x"), index + 1), n_tokens, NO_TOKENS, 0, "")
 
 
+def take(queue: SendingQueue, n_bytes: int) -> QueuedSample | None:
+    """Take the next sample of at most so many bytes."""
+    found = queue.take(lambda queued: "here" if queued.n_bytes <= n_bytes else None)
+    assert found is None or found[1] == "here"
+    return None if found is None else found[0]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_nobody_is_passed_over_for_long(seed: int) -> None:
     dice = random.Random(seed)
@@ -246,12 +253,12 @@ def test_nobody_is_passed_over_for_long(seed: int) -> None:
     room, taken = 1200, []
     in_use: list[int] = []
     while len(queue):
-        queued = queue.take(lambda queued: sum(in_use) + queued.n_bytes <= room)
-        if queued is None:
+        found = take(queue, room - sum(in_use))
+        if found is None:
             in_use.pop(dice.randrange(len(in_use)))
             continue
-        in_use.append(queued.n_bytes)
-        taken.append(queued.sample.index)
+        in_use.append(found.n_bytes)
+        taken.append(found.sample.index)
     assert sorted(taken) == list(range(2000))
     late = max(when - places[index] for when, index in enumerate(taken))
     assert late <= PATIENCE + LOOK_AHEAD
@@ -259,10 +266,10 @@ def test_nobody_is_passed_over_for_long(seed: int) -> None:
 
 def test_a_long_prompt_without_room_does_not_stall_short_ones() -> None:
     queue = SendingQueue([QueuedSample(sample(0, 100), 100), *(QueuedSample(sample(i, 1), 1) for i in range(1, 5))])
-    assert queue.take(lambda queued: queued.n_bytes <= 10).sample.index == 1  # type: ignore[union-attr]
-    assert queue.take(lambda queued: True).sample.index == 0  # type: ignore[union-attr]
+    assert take(queue, 10).sample.index == 1  # type: ignore[union-attr]
+    assert take(queue, 1000).sample.index == 0  # type: ignore[union-attr]
     queue.put_back(QueuedSample(sample(0, 100), 100), 0.0)
-    assert queue.take(lambda queued: True).sample.index == 0  # type: ignore[union-attr]
+    assert take(queue, 1000).sample.index == 0  # type: ignore[union-attr]
 
 
 def test_the_run_stops_when_too_many_fail(make_job: Maker, tap: Any, server: Any) -> None:
