@@ -1,5 +1,6 @@
 """Read and write dataclasses as JSON, by the types of their fields."""
 
+import json
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +13,8 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 def encode(value: object) -> bytes:
     """Return `value` as JSON: dataclasses become objects, sets lists in any order, paths texts."""
-    return msgspec.json.encode(value, enc_hook=_encode_other)
+    # By json, which writes names that are no text too.
+    return json.dumps(plain(value), separators=(",", ":")).encode()
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -22,8 +24,8 @@ def decode(kind: type[T], data: bytes) -> T:
         ValueError: the data is no JSON, or not of that shape.
     """
     try:
-        return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
-    except msgspec.MsgspecError as error:
+        return typed(kind, json.loads(data))
+    except ValueError as error:
         raise ValueError(f"not a {kind.__name__}: {error}") from None
 
 
