@@ -25,7 +25,7 @@ def explain_flags(name: str, user: Sequence[str], *, as_json: bool) -> None:
     from auxtap.node.library import find_profile
 
     profile = find_profile(name)
-    flags = final_flags(profile, profile.model_path, read_source(profile).hazards, user)
+    flags = final_flags(profile, profile.model_path, read_source(profile).needed, user)
     node_view.show_flags(profile, flags, as_json=as_json)
 
 
@@ -49,12 +49,13 @@ def serve_on_node(
     from auxtap.commands.node_source import make_patch
     from auxtap.commands.views import console, node_view
     from auxtap.node import serving
-    from auxtap.node.flags import Hazards, final_flags
+    from auxtap.node.flags import final_flags
     from auxtap.node.library import find_profile
     from auxtap.node.node_session import open_node
 
     profile = find_profile(name)
-    final_flags(profile, profile.model_path, Hazards(), user)
+    # Before anything is sent: what this says does not depend on what the release needs.
+    final_flags(profile, profile.model_path, (), user, final)
     chosen = parse_layers(layers) if layers is not None else profile.layers
     patch = make_patch(profile, models)
     with open_node(profile, console.say) as session, detaching(name):

@@ -26,21 +26,18 @@ def read_source(profile: "NodeProfile") -> "NodeSource":
 def node_source(source: "Source") -> "NodeSource":
     """Return what the node is told of an opened source."""
     from auxtap.core.files import sha256_bytes
-    from auxtap.node.flags import HazardFlag, Hazards, RefusedFlags
+    from auxtap.node.flags import HazardFlag
     from auxtap.node.patch import NodeSource
     from auxtap.rewriters.patch.hazards import decide_hazards
 
     files = {str(path): sha256_bytes(data) for path, data in source.tree.files.items()}
-    decisions = decide_hazards(source.tree)
     needed = [
         HazardFlag(flag, each.hazard, each.reason)
-        for each in decisions
+        for each in decide_hazards(source.tree)
         if each.verdict == "flag"
         for flag in each.flags
     ]
-    refused = [RefusedFlags(each.flags, each.hazard, each.reason) for each in decisions if each.verdict == "refused"]
-    hazards = Hazards(tuple(needed), tuple(refused))
-    return NodeSource(source.tree.release, files, hazards)
+    return NodeSource(source.tree.release, files, tuple(needed))
 
 
 def make_patch(profile: "NodeProfile", models: str) -> "NodePatch":

@@ -2,10 +2,14 @@
 
 import subprocess
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from auxtap.core.errors import PatchError, ServerError, SourceError
 from auxtap.core.source_tree import PACKAGE_ROOT, SourceTree
 from auxtap.serving.plugin.patches import FittingPatch, PluginRefusedError, find_fitting_patch
+
+if TYPE_CHECKING:
+    from auxtap.tracer.hazards.plugin_way import PluginWay
 
 _PLUGIN_FILES = ("srt/plugins/__init__.py", "srt/managers/scheduler.py")
 _WHERE = (
@@ -24,8 +28,10 @@ def find_plugin_source(python: Path, patch: Path | None) -> FittingPatch:
     """
     package = _find_package(python)
     way = _plugin_way(package)
-    if not way.startswith("the plugin way is open"):
-        raise SourceError(f"{package}: {way}", hint="auxtap apply SOURCE --worktree DIR makes a patched tree to serve")
+    if way.state != "open":
+        raise SourceError(
+            f"{package}: {way.fact.text}", hint="auxtap apply SOURCE --worktree DIR makes a patched tree to serve"
+        )
     try:
         return find_fitting_patch(package, patch)
     except PluginRefusedError as error:
@@ -45,9 +51,9 @@ def _find_package(python: Path) -> Path:
     return Path(done.stdout.strip())
 
 
-def _plugin_way(package: Path) -> str:
+def _plugin_way(package: Path) -> "PluginWay":
     from auxtap.tracer.hazards.plugin_way import find_plugin_way
 
     files = {PACKAGE_ROOT / name: package / name for name in _PLUGIN_FILES}
     data: dict[PurePosixPath, bytes] = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
-    return find_plugin_way(SourceTree("", str(package), "", data)).text
+    return find_plugin_way(SourceTree("", str(package), "", data))

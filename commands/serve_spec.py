@@ -41,7 +41,7 @@ class Wanted:
         from auxtap.serving.processes import choose_port
         from auxtap.serving.profile import FINAL_STATES, LaunchSpec, check_extra_arguments
 
-        check_extra_arguments(self.extra)
+        check_extra_arguments(self.extra, self.final or FINAL_STATES[0])
         chosen_layers = parse_layers(self.layers) if self.layers is not None else None
         cache = cache_layout()
         check_model_path(model_path)
@@ -73,13 +73,11 @@ def patched_spec(worktree: Path | None, model_path: str | None, wanted: Wanted) 
     """
     from auxtap.checkout.inplace import check_package, find_patched_package
     from auxtap.checkout.worktree import check_applied
-    from auxtap.serving.profile import check_extra_arguments
 
     if worktree is None or model_path is None:
         raise UsageError(
             "--worktree and --model-path are needed", hint="or --plugin, or --node NAME, whose profile has both"
         )
-    check_extra_arguments(wanted.extra)
     package = find_patched_package(worktree)
     if package is not None:
         patched = check_package(package)

@@ -4,8 +4,8 @@
     python docs/pages.py --readme   bring the README's sentences about releases up to date (`make readme`)
 
 Commands are
-read from the command line itself, Python from signatures and docstrings, releases from `generated/`, licences from the
-packages that are installed: none of these pages can be out of date.
+read from the command line itself, Python from signatures and docstrings, hazards from their table, releases from
+`generated/`, licences from the packages that are installed: none of these pages can be out of date.
 """
 
 import dataclasses
@@ -25,6 +25,8 @@ import typer.main
 
 from auxtap import cli
 from auxtap.commands import settings
+from auxtap.core.hazards.row import Hazard, Switch
+from auxtap.core.hazards.table import all_hazards
 from auxtap.core.version import __version__
 
 DOCS = Path(__file__).resolve().parent
@@ -45,6 +47,7 @@ ORDER = (
     "reference/commands.md",
     "reference/python.md",
     "reference/store.md",
+    "reference/hazards.md",
     "trace-schema.md",
     "house.md",
     "reference/releases.md",
@@ -214,6 +217,51 @@ def _release_key(release: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", release))
 
 
+def hazard_page() -> str:
+    """Return the page of hazards: the table that report, manifest, `serve`, node and tap take their part from."""
+    lines = [
+        "# Hazards",
+        "",
+        "Configurations in which captured values are wrong or missing. `auxtap trace SOURCE --hazards-only` shows "
+        "those of a tree with the lines of its source. What is *refused* is refused by `auxtap serve` (with `--node` "
+        "too) before the model is loaded, however the option is written, and by the tap when the server starts; what "
+        "is *needed*, `auxtap serve` adds and the tap insists on; what is *cleared*, the tap turns off. A release "
+        "that lacks an argument has nothing of it.",
+        "",
+        "| hazard | what goes wrong | when | what is done |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in all_hazards():
+        cells = (row.name, row.reason, row.trigger, "; ".join(_measures(row)))
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _measures(row: Hazard) -> Iterator[str]:
+    """Yield what is done about a hazard, in words."""
+    refused = [" with ".join(_code(switch) for switch in group) for group in row.refused]
+    if refused:
+        only = " where the state before the final norm is wanted" if row.prenorm else ""
+        yield f"refused: {', '.join(refused)}{only}"
+    for each in row.needed:
+        waived = f" (but for `auxtap serve {each.waived_by}`)" if each.waived_by else ""
+        yield f"needed: `{each.option}`{waived}"
+    for cleared in row.cleared:
+        yield f"cleared: `{cleared.argument}`, where the release has no `{cleared.unless}`"
+    if row.remedy:
+        yield row.remedy
+
+
+def _code(switch: Switch) -> str:
+    options = " or ".join(f"`{option}`" for option in switch.options)
+    value = ".".join(switch.key)
+    value = f" `{value}`" if value else ""
+    if switch.only:
+        return f"{options}{value} {' or '.join(f'`{each}`' for each in switch.only)}"
+    but = " or ".join(f"`{each}`" for each in switch.harmless if not switch.key or each != "none")
+    return f"{options}{value} (but {but})" if but else f"{options}{value}"
+
+
 def licence_page() -> str:
     """Return the licence of each package that auxtap needs, from what is installed."""
     lines = ["# Licences", "", "auxtap itself is Apache-2.0. What it needs, and what its extras bring:", ""]
@@ -254,6 +302,7 @@ def write_pages(out: Path) -> list[str]:
     made = {
         "commands": command_page(),
         "python": python_page(),
+        "hazards": hazard_page(),
         "releases": release_page(),
         "licences": licence_page(),
     }

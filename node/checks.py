@@ -282,7 +282,7 @@ def _judge_port(profile: NodeProfile, port: Mapping[str, Any], server: Mapping[s
 
 def _judge_flags(profile: NodeProfile, source: NodeSource, gpus: list[Mapping[str, Any]]) -> Iterator[CheckLine]:
     try:
-        flags = final_flags(profile, profile.model_path, source.hazards, ())
+        flags = final_flags(profile, profile.model_path, source.needed, ())
     except AuxtapError as error:
         yield CheckLine("flags", FAIL, error.message, error.hint or "")
         return

@@ -27,23 +27,6 @@ class HazardFlag:
 
 
 @dataclass(frozen=True)
-class RefusedFlags:
-    """Options, some with a value behind a space, that together give wrong states in this release."""
-
-    options: tuple[str, ...]
-    hazard: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Hazards:
-    """What the hazards of a release ask of a command line."""
-
-    needed: tuple[HazardFlag, ...] = ()
-    refused: tuple[RefusedFlags, ...] = ()
-
-
-@dataclass(frozen=True)
 class Flag:
     """One option with its values; `origin` is auxtap, hazard, profile or user, `reason` says why or where."""
 
@@ -84,14 +67,19 @@ class FinalFlags:
         return tuple(word for flag in chosen for word in flag.words)
 
 
-def final_flags(profile: NodeProfile, model_path: str, hazards: Hazards, user: Sequence[str]) -> FinalFlags:
-    """Put the command line together; what the capture cannot live with is refused.
+def final_flags(
+    profile: NodeProfile, model_path: str, needed: Sequence[HazardFlag], user: Sequence[str], final: str = ""
+) -> FinalFlags:
+    """Put the command line together; `needed` is what the hazards of the release ask for.
+
+    What the capture cannot live with is refused; `final` says which final states it takes, by default the profile's.
 
     Raises:
         UsageError: an argument is refused, stands twice, or contradicts the profile; says whose it is.
     """
-    _check(profile.arguments, f"{profile.path}: server.arguments")
-    _check(tuple(user), "after --")
+    final = final or profile.final
+    _check(profile.arguments, final, f"{profile.path}: server.arguments")
+    _check(tuple(user), final, "after --")
     from_profile = _split(profile.arguments, PROFILE, f"{profile.path.name}: server.arguments")
     from_user = _split(user, USER, "given after --")
     for flag in from_profile:
@@ -110,40 +98,19 @@ def final_flags(profile: NodeProfile, model_path: str, hazards: Hazards, user: S
     ]
     chosen = {flag.option for flag in from_user}
     replaced = tuple(flag for flag in from_profile if flag.option in chosen)
-    ours = [*_own(profile, model_path, hazards.needed)]
+    ours = [*_own(profile, model_path, needed)]
     kept = [flag for flag in [*from_profile, *from_user] if flag.origin == USER or flag.option not in chosen]
     asked = {flag.option for flag in kept}
     # What is ours comes first and gives way to the same option of profile or user, but for what is owned.
     flags = [flag for flag in ours if flag.option not in asked or flag.origin == HAZARD]
     held = {flag.option for flag in flags}
     flags += [flag for flag in kept if flag.option not in held]
-    final = FinalFlags(tuple(flags), replaced)
-    check_extra_arguments(final.extra)
-    for refused in hazards.refused:
-        _check_refused(refused, final)
-    return final
+    together = FinalFlags(tuple(flags), replaced)
+    check_extra_arguments(together.extra, final)
+    return together
 
 
-# What an option's value is where it changes nothing.
-_INERT = ("none", "null", "off", "1")
-
-
-def _check_refused(refused: RefusedFlags, final: FinalFlags) -> None:
-    found = []
-    for option in refused.options:
-        name, has_value, wanted = option.partition(" ")
-        flag = next((flag for flag in final.flags if flag.option == name), None)
-        if flag is None:
-            return
-        value = flag.values[0] if flag.values else ""
-        if value != wanted if has_value else value.lower() in _INERT:
-            return
-        found.append(flag)
-    given = " and ".join(f"{' '.join(flag.words)} ({flag.reason})" for flag in found)
-    raise UsageError(f"{given}: refused, {refused.hazard}: {refused.reason}", hint="leave it out")
-
-
-def _own(profile: NodeProfile, model_path: str, hazards: Sequence[HazardFlag]) -> list[Flag]:
+def _own(profile: NodeProfile, model_path: str, needed: Sequence[HazardFlag]) -> list[Flag]:
     flags = [
         Flag("--model-path", (model_path,), PROFILE, f"{profile.path.name}: model.path"),
         Flag("--host", (LOOPBACK,), AUXTAP, "nothing but ssh's forward reaches the server"),
@@ -151,15 +118,15 @@ def _own(profile: NodeProfile, model_path: str, hazards: Sequence[HazardFlag]) -
     ]
     if skips_warmup(profile.patch_source.removeprefix("pypi:")):
         flags.append(Flag(NO_WARMUP, (), AUXTAP, "no request but the extractor's own"))
-    flags += [Flag(hazard.option, (), HAZARD, f"{hazard.hazard}: {hazard.reason}") for hazard in hazards]
+    flags += [Flag(hazard.option, (), HAZARD, f"{hazard.hazard}: {hazard.reason}") for hazard in needed]
     if profile.cpu:
         flags += _split(CPU_ARGUMENTS, AUXTAP, f"{profile.path.name}: node.cpu = true")
     return flags
 
 
-def _check(arguments: tuple[str, ...], whose: str) -> None:
+def _check(arguments: tuple[str, ...], final: str, whose: str) -> None:
     try:
-        check_extra_arguments(arguments)
+        check_extra_arguments(arguments, final)
     except UsageError as error:
         raise UsageError(f"{whose}: {error.message}", hint="leave it out") from None
 

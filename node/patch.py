@@ -5,16 +5,19 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from auxtap.node.flags import Hazards
+from auxtap.node.flags import HazardFlag
 
 
 @dataclass(frozen=True)
 class NodeSource:
-    """The SGLang that a patch is made from: its release, and the sha256 of every `.py` file by its path."""
+    """The SGLang that a patch is made from: its release, and the sha256 of every `.py` file by its path.
+
+    `needed` are the flags that its servers must be started with.
+    """
 
     release: str
     files: Mapping[str, str] = field(hash=False)
-    hazards: Hazards
+    needed: tuple[HazardFlag, ...]
 
 
 @dataclass(frozen=True)

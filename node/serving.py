@@ -52,7 +52,7 @@ def plan_server(
         UsageError: an argument is refused, or the model is not whole or too shallow for the layers.
     """
     profile = session.profile
-    flags = final_flags(profile, profile.model_path, patch.source.hazards, user)
+    flags = final_flags(profile, profile.model_path, patch.source.needed, user, final)
     model = session.agent.call("model", {"path": profile.model_path})
     root = Path(profile.root)
     spec = LaunchSpec(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from auxtap.core.errors import UsageError
+from auxtap.core.hazards.arguments import find_refusal, may_stand_for, split_options
 from auxtap.core.release import release_key
 from auxtap.tap.protocol import (
     ENV_FINAL,
@@ -16,6 +17,7 @@ from auxtap.tap.protocol import (
     ENV_SOURCE_DIGEST,
     ENV_SPOOL,
     FINAL_TENSORS,
+    POST_NORM,
 )
 
 CPU_SHIM = Path(__file__).resolve().parent / "cpu_shim"
@@ -53,39 +55,17 @@ _SIZES = {
 }
 
 _OWNED = "auxtap serve sets it itself"
-_NO_DRAFT = "the draft worker has a logits processor of its own, and its rows are not the target model's"
-_NO_REPLAY = "a replayed prefill graph does not run the capture"
-_NOT_TAPPED = "its forward mode is not one that the tap takes rows from"
-# Options a capture cannot live with -> why. An option's value matters where `_REFUSED_VALUES` names it.
-REFUSED_OPTIONS: Mapping[str, str] = {
+_NO_HTTP = "auxtap extract talks HTTP"
+# Options that are no hazard to states, and that a server of ours cannot be given all the same -> why.
+_KEPT: Mapping[str, str] = {
     "--model-path": _OWNED,
     "--model": _OWNED,
     "--host": _OWNED,
     "--port": _OWNED,
     "--config": "options in a file cannot be checked here; give them after --",
-    "--speculative-algorithm": _NO_DRAFT,
-    "--speculative-draft-model-path": _NO_DRAFT,
-    "--enable-two-batch-overlap": "blocks that run in two overlapping halves are never captured",
-    "--enable-piecewise-cuda-graph": _NO_REPLAY,
-    "--enforce-piecewise-cuda-graph": _NO_REPLAY,
-    "--enable-prefill-cuda-graph": _NO_REPLAY,
-    "--enable-nsa-prefill-context-parallel": "captured rows stay spread over the context-parallel ranks",
-    "--enable-prefill-context-parallel": "captured rows stay spread over the context-parallel ranks",
-    "--enable-pdmux": _NOT_TAPPED,
-    "--dllm-algorithm": _NOT_TAPPED,
-    "--is-embedding": "an embedding server never reaches the logits processor",
-    "--encoder-only": "an encoder has no decoder blocks to capture",
-    "--grpc-mode": "auxtap extract talks HTTP",
+    "--grpc-mode": _NO_HTTP,
+    "--smg-grpc-mode": _NO_HTTP,
 }
-_REFUSED_VALUES: Mapping[tuple[str, str], str] = {
-    ("--moe-dense-tp-size", "1"): "dense blocks leave their rows scattered over the ranks",
-    ("--moe-a2a-backend", "mori"): "its rows are not gathered before the capture",
-    ("--disaggregation-mode", "prefill"): "prefill and decode must be one server",
-    ("--disaggregation-mode", "decode"): "prefill and decode must be one server",
-}
-_REFUSED_PAIRS: Sequence[tuple[str, str, str]] = (
-    ("--moe-a2a-backend", "--enable-dp-attention", "the gather before the capture mixes data-parallel ranks"),
-)
 
 
 @dataclass(frozen=True)
@@ -108,7 +88,7 @@ class LaunchSpec:
     bytecode: Path
     spool: Path | None = None
     layers: tuple[int, ...] = ()
-    final: str = FINAL_STATES[0]
+    final: str = POST_NORM
     cpu: bool = False
     radix_cache: bool = False
     host: str = LOOPBACK
@@ -155,7 +135,7 @@ def server_arguments(spec: LaunchSpec) -> tuple[str, ...]:
     Raises:
         UsageError: an extra argument is one the capture cannot live with.
     """
-    check_extra_arguments(spec.extra_arguments)
+    check_extra_arguments(spec.extra_arguments, spec.final)
     ours = ("--model-path", spec.model_path, "--host", spec.host, "--port", str(spec.port))
     cpu = CPU_ARGUMENTS if spec.cpu else ()
     capture = dict.fromkeys((*CAPTURE_ARGUMENTS, *spec.required_arguments))
@@ -198,7 +178,7 @@ def tap_environment(spec: LaunchSpec, spool: Path) -> dict[str, str]:
     values = {
         ENV_SPOOL: str(spool),
         ENV_LAYERS: ",".join(str(layer) for layer in spec.layers),
-        ENV_FINAL: "" if spec.final == FINAL_STATES[0] else spec.final,
+        ENV_FINAL: "" if spec.final == POST_NORM else spec.final,
         ENV_RELEASE: spec.release,
         ENV_PATCH_DIGEST: spec.patch_digest,
         ENV_SOURCE_DIGEST: spec.source_digest,
@@ -213,10 +193,10 @@ def cpu_binding(arguments: Sequence[str], tree: Path | None) -> dict[str, str]:
     Ranks are those of tensor parallelism, in later releases (`utils/numa_utils.py`) those of all parallelism.
     """
     sizes = {"tp": 1, "pp": 1, "dp": 1}
-    for option, value in split_options(arguments):
-        kind = _SIZES.get(option)
-        if kind is not None and value.isdigit():
-            sizes[kind] = int(value)
+    for option in split_options(arguments):
+        kind = _SIZES.get(option.name)
+        if kind is not None and option.value is not None and option.value.isdigit():
+            sizes[kind] = int(option.value)
     n_ranks = sizes["tp"]
     if tree is not None and _binds_every_rank(tree):
         n_ranks *= sizes["pp"] * sizes["dp"]
@@ -247,46 +227,19 @@ def _binds_every_rank(tree: Path) -> bool:
     return ENV_BINDING.encode() in text and _ALL_RANKS in text
 
 
-def split_options(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (option, first value or empty) for each option in `arguments`."""
-    options: list[tuple[str, str]] = []
-    for position, argument in enumerate(arguments):
-        if not argument.startswith("--"):
-            continue
-        option, has_value, value = argument.partition("=")
-        if not has_value and position + 1 < len(arguments) and not arguments[position + 1].startswith("--"):
-            value = arguments[position + 1]
-        options.append((option.replace("_", "-"), value))
-    return options
-
-
-def check_extra_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what the capture cannot live with.
+def check_extra_arguments(arguments: Sequence[str], final: str = POST_NORM) -> None:
+    """Refuse what the capture cannot live with, however it is written; `final` is one of `FINAL_STATES`.
 
     Raises:
-        UsageError: an option of `REFUSED_OPTIONS`, also when abbreviated as argparse allows, or a refused value.
+        UsageError: an option is kept for ourselves, or the arguments bring a hazard about.
     """
-    given = split_options(arguments)
-    for option, value in given:
-        reason = _refusal(option) or _REFUSED_VALUES.get((option, value))
-        if reason is not None:
-            shown = f"{option} {value}".strip() if (option, value) in _REFUSED_VALUES else option
-            raise UsageError(f"server argument {shown} is refused: {reason}", hint="leave it out after --")
-    names = {option for option, _ in given}
-    for first, second, reason in _REFUSED_PAIRS:
-        if {first, second} <= names and dict(given)[first] != "none":
-            raise UsageError(
-                f"server arguments {first} and {second} together are refused: {reason}",
-                hint="leave one of them out after --",
-            )
-
-
-def _refusal(option: str) -> str | None:
-    if option in REFUSED_OPTIONS:
-        return REFUSED_OPTIONS[option]
-    # argparse takes any unambiguous beginning: --speculative-alg is --speculative-algorithm.
-    abbreviated = [name for name in REFUSED_OPTIONS if len(option) > 4 and name.startswith(option)]
-    return REFUSED_OPTIONS[abbreviated[0]] if abbreviated else None
+    for option in split_options(arguments):
+        kept = next((name for name in _KEPT if may_stand_for(option.name, name)), None)
+        if kept is not None:
+            raise UsageError(f"server argument {option.name} is refused: {_KEPT[kept]}", hint="leave it out after --")
+    refusal = find_refusal(arguments, prenorm=final != POST_NORM)
+    if refusal is not None:
+        raise UsageError(f"server argument {refusal.words}", hint="leave it out after --")
 
 
 def model_depth(model_path: str) -> int | None:

@@ -204,7 +204,7 @@ class WatchedServer(abc.ABC):
     def start(self) -> None:
         """Start the server; see the class for what can go wrong."""
         spec = self.spec
-        check_extra_arguments(spec.extra_arguments)
+        check_extra_arguments(spec.extra_arguments, spec.final)
         choose_port(spec.host, spec.port)
         if spec.spool is not None:
             prepare_spool(spec.spool)

@@ -1,114 +1,97 @@
 """Choose the layers on a loaded model and refuse settings under which states would be wrong.
 
-The only facts about SGLang here are attribute names. A setting that a release does not have is no hazard there.
+Which settings those are says the table that the patch carries. A setting that a release does not have is no hazard
+there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import backbones
+from . import backbones, hazards
 from .config import RefusedError, TapConfig
-from .ranks import uses_dp_attention
+from .protocol import POST_NORM
+from .ranks import parallel_value
 
 
-def _is_set(value: Any) -> bool:
-    return bool(value)
-
-
-def _is_one(value: Any) -> bool:
-    return bool(value == 1)
-
-
-def _is_above_one(value: Any) -> bool:
-    return bool(value is not None and value > 1)
-
-
-def _is_not_null(value: Any) -> bool:
-    return value not in (None, "null")
-
-
-# (server argument, when it is a hazard, what goes wrong)
-HAZARDS = (
-    ("speculative_algorithm", _is_set, "the draft worker runs the logits processor as well"),
-    ("enable_two_batch_overlap", _is_set, "layers run by model_forward_maybe_tbo are never captured"),
-    ("enable_piecewise_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
-    ("enforce_piecewise_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
-    ("enable_breakable_cuda_graph", _is_set, "the Python of the layer loop does not run on graph replay"),
-    ("enable_nsa_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
-    ("enable_dsa_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
-    ("enable_prefill_context_parallel", _is_set, "the final state is gathered, auxiliary states are not"),
-    ("attn_cp_size", _is_above_one, "prefill context parallelism splits the rows of a prompt"),
-    ("dcp_size", _is_above_one, "context parallelism of the decode is not examined"),
-    ("enable_layernorm_sp", _is_set, "the rows reach the logits processor spread over the ranks"),
-    ("enable_aiter_allreduce_fusion", _is_set, "a state at the capture is not yet reduced over the TP ranks"),
-    ("enable_return_aux_hidden_states", _is_set, "SGLang's own capture would choose the layers as well"),
-    ("moe_dense_tp_size", _is_one, "dense layers leave scattered outputs"),
-    ("disaggregation_mode", _is_not_null, "prefill and decode run in different servers"),
-    ("enable_pdmux", _is_set, "split prefill passes the layers in pieces"),
-    ("dllm_algorithm", _is_set, "diffusion decoding runs the prompt more than once"),
-    ("is_embedding", _is_set, "the pooler path does not reach the logits processor"),
-)
-
-# (switch that must be on where the release has it, what goes wrong without it). Each turns off what is on by
-# default: prefill graphs (piecewise in 0.5.10-0.5.13, from 0.5.14 on of any kind), and the fused all-reduce.
-REQUIRED = (
-    ("disable_piecewise_cuda_graph", "the Python of the layer loop does not run on replay of a prefill graph"),
-    ("disable_prefill_cuda_graph", "the Python of the layer loop does not run on replay of a prefill graph"),
-    (
-        "enforce_disable_flashinfer_allreduce_fusion",
-        "a state at the capture is not yet reduced over the TP ranks when a forward has at most 2048 tokens",
-    ),
-)
-
-
-def check_settings(server_args: Any, max_wait_s: float) -> None:
+def check_settings(server_args: Any, config: TapConfig) -> None:
     """Refuse server arguments under which captured values are wrong or missing.
 
     Raises:
-        RefusedError: naming the argument and the reason.
+        RefusedError: naming the arguments and the reason.
     """
-    for name, is_hazard, reason in HAZARDS:
-        value = getattr(server_args, name, None)
-        if is_hazard(value):
-            raise RefusedError(f"--{name.replace('_', '-')} is {value}: {reason}")
-    for name, reason in REQUIRED:
-        if getattr(server_args, name, True) is not True:
-            raise RefusedError(f"--{name.replace('_', '-')} is missing: {reason}")
-    backend = getattr(server_args, "moe_a2a_backend", None) or "none"
-    if backend == "mori":
-        raise RefusedError("--moe-a2a-backend is mori: its scattered rows are not gathered before the capture")
-    if backend != "none" and uses_dp_attention(server_args):
-        raise RefusedError(f"--moe-a2a-backend is {backend} with DP attention: the gather mixes data-parallel ranks")
+    for reason, prenorm, switches in hazards.REFUSED:
+        if config.final == POST_NORM and prenorm:
+            continue
+        found = [_switched(server_args, *switch) for switch in switches]
+        if all(found):
+            raise RefusedError(f"{' and '.join(found)}: {reason}")
+    for argument, reason in hazards.NEEDED:
+        if getattr(server_args, argument, True) is not True:
+            raise RefusedError(f"{_option(argument)} is missing: {reason}")
     watchdog_s = getattr(server_args, "watchdog_timeout", None)
-    if watchdog_s and max_wait_s >= watchdog_s:
+    if watchdog_s and config.max_wait_s >= watchdog_s:
         raise RefusedError(
-            f"AUXTAP_MAX_WAIT_S is {max_wait_s:g}, not below the server's --watchdog-timeout of {watchdog_s:g}"
+            f"AUXTAP_MAX_WAIT_S is {config.max_wait_s:g}, not below the server's --watchdog-timeout of {watchdog_s:g}"
         )
 
 
-def turn_off_fused_all_reduce(server_args: Any) -> bool:
-    """Clear the flag that 0.5.9 turns on by itself; tell whether it was on.
+def _switched(server_args: Any, argument: str, key: Sequence[str], only: Sequence[str], harmless: Sequence[str]) -> str:
+    """Return the argument with its value where that is one that switches the hazard on, else nothing."""
+    for value in _values(server_args, argument):
+        for name in key:
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+        if value is None or value is False or value == "":
+            continue
+        text = str(value).lower()
+        if text in only if only else text not in harmless:
+            return f"{_option(argument)} is {value}"
+    return ""
 
-    With it, a state at the capture is not yet reduced over the TP ranks when a forward has at most 2048 tokens
-    (0.5.9 layers/communicator.py `apply_flashinfer_allreduce_fusion` reads it at every call). Releases with a
-    switch of their own against it (0.5.10 on) are refused without that switch instead.
+
+def _values(server_args: Any, argument: str) -> Iterator[Any]:
+    """Yield what an argument was given and what has been decided since.
+
+    Decisions are written into the argument up to 0.5.18; later the record keeps what it was given, and they are
+    declared beside it (arg_groups/overrides.py `declare_resolution`). Sizes are also those of the groups that were
+    made.
     """
-    if hasattr(server_args, "enforce_disable_flashinfer_allreduce_fusion"):
-        return False
+    yield getattr(server_args, argument, None)
+    if not getattr(server_args, "_declarations_materialized", False):
+        declared = getattr(server_args, "_resolved_overrides", None) or ()
+        yield from [fields[argument] for _, fields in declared if argument in fields][-1:]
+    if argument.endswith("_size"):
+        yield parallel_value(argument)
+
+
+def _option(argument: str) -> str:
+    return "--" + argument.replace("_", "-")
+
+
+def clear_settings(server_args: Any) -> "list[str]":
+    """Turn off what the tap can turn off itself, and return the arguments that were on.
+
+    Only in releases that have no switch for it: their servers read the argument at every call (0.5.9
+    layers/communicator.py `apply_flashinfer_allreduce_fusion`).
+    """
+    cleared = []
+    for argument, unless in hazards.CLEARED:
+        if not hasattr(server_args, unless) and _clear(server_args, argument):
+            cleared.append(argument)
+    return cleared
+
+
+def _clear(server_args: Any, argument: str) -> bool:
     on = False
     for arguments in (server_args, *_global_arguments()):
         if isinstance(arguments, dict):
-            on |= bool(arguments.get(_FUSION))
-            if _FUSION in arguments:
-                arguments[_FUSION] = False
-        elif getattr(arguments, _FUSION, False):
-            setattr(arguments, _FUSION, False)
+            on |= bool(arguments.get(argument))
+            if argument in arguments:
+                arguments[argument] = False
+        elif getattr(arguments, argument, False):
+            setattr(arguments, argument, False)
             on = True
     return on
-
-
-_FUSION = "enable_flashinfer_allreduce_fusion"
 
 
 def _global_arguments() -> Sequence[Any]:
@@ -175,16 +158,6 @@ def find_final_norm(backbone: Backbone) -> Any:
     if not type(norm).__name__.endswith("Norm"):
         raise RefusedError(f"the pre-norm final state of {kind} is not to be had: its norm is {type(norm).__name__}")
     return norm
-
-
-def check_uncompiled(server_args: Any) -> None:
-    """Refuse the compiled decode where a hook stands before the final norm.
-
-    Raises:
-        RefusedError: `--enable-torch-compile` is set.
-    """
-    if getattr(server_args, "enable_torch_compile", False):
-        raise RefusedError("--enable-torch-compile is set: the hook before the final norm would be compiled with it")
 
 
 def _key(module: Any) -> str:

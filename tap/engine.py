@@ -41,9 +41,9 @@ def arm(model_runner: Any) -> None:
         return
     config = TapConfig.from_environment(os.environ)
     server_args = model_runner.server_args
-    arming.check_settings(server_args, config.max_wait_s)
-    if arming.turn_off_fused_all_reduce(server_args):
-        logger.info("auxtap: fused all-reduce turned off: captured states would not be reduced")
+    arming.check_settings(server_args, config)
+    for argument in arming.clear_settings(server_args):
+        logger.info("auxtap: %s turned off: captured states would be wrong", argument)
     backbone = arming.find_backbone(model_runner.model)
     num_layers = int(model_runner.model_config.num_hidden_layers)
     ranks = find_ranks(model_runner)
@@ -59,7 +59,6 @@ def arm(model_runner: Any) -> None:
         final=config.final,
     )
     if stage.takes_prenorm:
-        arming.check_uncompiled(server_args)
         arming.find_final_norm(backbone).register_forward_pre_hook(_before_norm, with_kwargs=True)
     if not ranks.is_writer:
         _start_witness(config, stage, ranks, collects=backbone.head is None)

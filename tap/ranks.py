@@ -53,7 +53,7 @@ def uses_dp_attention(server_args: Any) -> bool:
     """Tell whether attention is data-parallel; from 0.5.20 on the setting that is in effect is not an argument."""
     if getattr(server_args, "enable_dp_attention", False):
         return True
-    size = _parallel("attn_dp_size")
+    size = parallel_value("attn_dp_size")
     return size is not None and size > 1
 
 
@@ -76,7 +76,7 @@ def find_dp_rank(model_runner: Any, dp_size: int) -> int:
         if frame.f_locals.get("self") is model_runner:
             rank = frame.f_locals.get("dp_rank")
     if rank is None:
-        rank = _parallel("dp_rank")
+        rank = parallel_value("dp_rank")
     if rank is None:
         raise RefusedError(f"data parallelism of size {dp_size}, but this server's rank is not to be found")
     return int(rank)
@@ -89,7 +89,7 @@ def _attention_rank(kind: str) -> int:
     function = getattr(dp_attention, f"get_attention_{kind}_rank", None)
     if function is not None:
         return int(function())
-    rank = _parallel(f"attn_{kind}_rank")
+    rank = parallel_value(f"attn_{kind}_rank")
     if rank is None:
         raise RefusedError(f"this release does not say which attention-{kind.upper()} rank a process has")
     return int(rank)
@@ -97,10 +97,10 @@ def _attention_rank(kind: str) -> int:
 
 def _context_rank() -> int:
     """Return the rank in the attention's context-parallel group, 0 where there is none."""
-    return int(_parallel("attn_cp_rank") or 0)
+    return int(parallel_value("attn_cp_rank") or 0)
 
 
-def _parallel(name: str) -> Any:
+def parallel_value(name: str) -> Any:
     """Return a value of `runtime_context.get_parallel()`, None where this release or process has none."""
     try:
         from sglang.srt.runtime_context import get_parallel

@@ -106,7 +106,7 @@ def _trace_tree(
         files=traces,
         flows=tuple(_with_skips(flow, hazards) for flow in flows),
         layer_rules=layer_rules,
-        facts=(*find_facts(traces, flows, layer_rules), *(() if only else (find_plugin_way(tree),))),
+        facts=(*find_facts(traces, flows, layer_rules), *(() if only else (find_plugin_way(tree).fact,))),
         hazards=hazards,
         num_layers=num_layers,
         delivery=find_delivery(tracer.index) if flows else (),

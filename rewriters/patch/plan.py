@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree, is_below
 from auxtap.rewriters.backbones.surveys import ModelFile, Surveys
-from auxtap.rewriters.patch.hazards import Decision, decide_hazards
+from auxtap.rewriters.patch.hazards import HAZARDS_NAME, Decision, decide_hazards, hazard_table
 from auxtap.rewriters.patch.registry import all_rewriters
 from auxtap.rewriters.patch.table import BACKBONES_NAME, backbone_table
 from auxtap.rewriters.places.insertion import Insertion
@@ -78,9 +78,9 @@ def plan_capture(
 
 
 def _tap_files(files: Sequence[ModelFile], insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
-    """Return the tap with the table of backbones that fits the model files and what is inserted into it."""
-    table = NewFile(TAP_ROOT / BACKBONES_NAME, backbone_table(files, insertions))
-    return tuple(table if file.path == table.path else file for file in read_tap_files())
+    """Return the tap with its tables: of the backbones that fit the model files and insertions, and of hazards."""
+    tables = {BACKBONES_NAME: backbone_table(files, insertions), HAZARDS_NAME: hazard_table()}
+    return tuple(NewFile(file.path, tables.get(file.path.name, file.data)) for file in read_tap_files())
 
 
 def _place(insertion: Insertion) -> tuple[str, int, str]:

@@ -13,6 +13,7 @@ import typer.main
 
 from auxtap import cli
 from auxtap.commands.menu import MENU
+from auxtap.core.hazards.table import all_hazards
 from auxtap.tests.docs.conftest import ROOT, shown_commands
 
 COMMANDS = sorted(set(shown_commands()))
@@ -54,6 +55,16 @@ def test_every_page_is_listed_and_every_link_leads_somewhere(pages: ModuleType, 
                 assert (folder / name).parent.joinpath(target).exists(), f"{name}: {target}"
     configuration = (tmp_path / "mkdocs.yml").read_text()
     assert all(f'  - "{name}"\n' in configuration for name in listed)
+
+
+def test_the_page_of_hazards_holds_the_whole_table(pages: ModuleType) -> None:
+    text = pages.hazard_page()
+    for row in all_hazards():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| {row.name} |"))
+        assert row.reason in line
+        for option in (option for group in row.refused for switch in group for option in switch.options):
+            assert f"`{option}`" in line
+        assert all(f"`{needed.option}`" in line for needed in row.needed)
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

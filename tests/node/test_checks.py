@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from auxtap.node.checks import FAIL, OK, WARN, CheckLine, judge_collective, judge_facts
-from auxtap.node.flags import HazardFlag, Hazards
+from auxtap.node.flags import HazardFlag
 from auxtap.node.hardware import backend_problems
 from auxtap.node.library import copy_starting_point
 from auxtap.node.node_profile import NodeProfile, read_profile
 from auxtap.node.patch import NodeSource
 
 GIB = 1 << 30
-SOURCE = NodeSource(
-    "0.5.9", {"python/sglang/srt/x.py": "0" * 64}, Hazards((HazardFlag("--disable-radix-cache", "h", "r"),))
-)
+SOURCE = NodeSource("0.5.9", {"python/sglang/srt/x.py": "0" * 64}, (HazardFlag("--disable-radix-cache", "h", "r"),))
 GPU = {
     "index": "0", "name": "NVIDIA RTX PRO 6000 Blackwell", "memory_mib": 97887, "used_mib": 3, "driver": "580.1",
     "capability": "12.0",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.errors import UsageError
-from auxtap.node.flags import HAZARD, PROFILE, USER, FinalFlags, HazardFlag, Hazards, RefusedFlags, final_flags
+from auxtap.node.flags import HAZARD, PROFILE, USER, FinalFlags, HazardFlag, final_flags
 from auxtap.node.library import copy_starting_point, find_profile, starting_points
 from auxtap.node.node_profile import NodeProfile, read_profile
 from auxtap.node.node_session import expand_paths
@@ -25,15 +25,7 @@ spool = "/dev/shm/s"
 store = "/data/store"
 """
 RADIX = HazardFlag("--disable-radix-cache", "radix cache", "cached rows are never computed")
-HAZARDS = Hazards(
-    (RADIX,),
-    (
-        RefusedFlags(("--enable-breakable-cuda-graph",), "prefill graphs", "no Python runs on replay"),
-        RefusedFlags(("--dcp-size",), "decode context parallelism", "not known"),
-        RefusedFlags(("--other-backend", "--enable-that"), "both", "rows are mixed"),
-        RefusedFlags(("--dense-size 1",), "scattered", "rows stay scattered"),
-    ),
-)
+NEEDED = (RADIX,)
 
 
 def read(tmp_path: Path, text: str) -> NodeProfile:
@@ -94,7 +86,7 @@ def test_every_starting_point_is_whole_but_for_its_blanks(tmp_path: Path, name: 
     text = path.read_text().replace('host = "CHANGE-ME"', 'host = "gpu"').replace("CHANGE-ME", "/some/where")
     path.write_text(text)
     profile = find_profile("mine", tmp_path)
-    flags = final_flags(profile, profile.model_path, HAZARDS, ())
+    flags = final_flags(profile, profile.model_path, NEEDED, ())
     assert flags.value("--tp-size") == (str(profile.parallel.tp) if profile.parallel.tp > 1 else None)
     assert "run this file on this hardware" in text or profile.cpu
     assert max(len(line) for line in text.splitlines()) <= 125
@@ -122,7 +114,7 @@ def test_profiles_are_found_and_never_overwritten(tmp_path: Path) -> None:
 
 def flags_of(tmp_path: Path, server: str, user: tuple[str, ...] = (), extra: str = "") -> FinalFlags:
     profile = read(tmp_path, f"{SMALL}\n[server]\n{server}\n{extra}")
-    return final_flags(profile, profile.model_path, HAZARDS, user)
+    return final_flags(profile, profile.model_path, NEEDED, user)
 
 
 def test_each_flag_says_where_it_came_from(tmp_path: Path) -> None:
@@ -145,7 +137,7 @@ def test_each_flag_says_where_it_came_from(tmp_path: Path) -> None:
 
 def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(tmp_path: Path) -> None:
     old = SMALL.replace('sglang = "/opt/sglang"', 'sglang = "/opt/sglang"\npatch_source = "pypi:0.4.8"')
-    flags = final_flags(read(tmp_path, old), "/models/kimi", Hazards(), ())
+    flags = final_flags(read(tmp_path, old), "/models/kimi", (), ())
     assert "--skip-server-warmup" not in flags.argv
 
 
@@ -153,16 +145,18 @@ def test_a_release_without_the_switch_is_not_asked_to_skip_its_warm_up(tmp_path:
     ("server", "user", "message"),
     [
         ('arguments = ["--enable-two-batch-overlap"]', (), "mine.toml: server.arguments: .* is refused: blocks that"),
-        ("", ("--speculative-algorithm", "EAGLE3"), "after --: .* is refused: the draft worker"),
+        ("", ("--speculative-algorithm", "EAGLE3"), "after --: .* is refused: a draft model"),
         ("", ("--host", "0.0.0.0"), "after --: server argument --host is refused"),
         ('arguments = ["--tp", "4"]', (), "server.arguments holds --tp-size"),
         ('arguments = ["--log-level", "info", "--log_level", "debug"]', (), "--log-level stands twice"),
         ('arguments = ["info"]', (), "belongs to no option"),
-        ('arguments = ["--moe-a2a-backend", "deepep"]', ("--enable-dp-attention",), "together are refused"),
-        ("", ("--enable-breakable-cuda-graph",), r"after --\): refused, prefill graphs: no Python runs"),
-        ('arguments = ["--dcp-size", "2"]', (), r"--dcp-size 2 \(mine.toml: server.arguments\): refused"),
-        ('arguments = ["--other-backend=x"]', ("--enable-that",), "-backend x .* and --enable-that .*: refused"),
-        ("", ("--dense-size", "1"), "refused, scattered"),
+        (
+            'arguments = ["--moe-a2a-backend=deepep"]', ("--enable-dp-attention",),
+            "argument --moe-a2a-backend deepep together with --enable-dp-attention is refused: the gather",
+        ),
+        ("", ("--enable-breakable-cuda-graph",), "after --: .* is refused: the Python of the layer loop"),
+        ('arguments = ["--dcp-size", "2"]', (), "arguments: server argument --dcp-size 2 is refused"),
+        ("", ("--disaggregation-mod=decode",), r"after --: .* \(taken for --disaggregation-mode\) is refused"),
     ],
 )  # fmt: skip
 def test_conflicts_are_refused_with_the_reason(
@@ -174,7 +168,24 @@ def test_conflicts_are_refused_with_the_reason(
 
 @pytest.mark.parametrize(
     "user",
-    [("--dcp-size", "1"), ("--other-backend", "none", "--enable-that"), ("--enable-that",), ("--dense-size", "2")],
+    [
+        ("--dcp-size", "1"),
+        ("--moe-a2a-backend", "none", "--enable-dp-attention"),
+        ("--enable-dp-attention",),
+        ("--moe-dense-tp-size", "2"),
+        ("--enable-torch-compile",),
+    ],
 )
 def test_what_changes_nothing_is_taken(tmp_path: Path, user: tuple[str, ...]) -> None:
     assert set(user) <= set(flags_of(tmp_path, "", user).argv)
+
+
+def test_what_stands_beside_the_hook_depends_on_the_final_state(tmp_path: Path) -> None:
+    user = ("--enable-torch-compile",)
+    profile = read(tmp_path, SMALL.replace('"/models/kimi"', '"/models/kimi"\nfinal = "both"'))
+    with pytest.raises(UsageError, match="the hook that takes the state before the final norm"):
+        final_flags(profile, profile.model_path, NEEDED, user)
+    assert set(user) <= set(final_flags(profile, profile.model_path, NEEDED, user, "post-norm").argv)
+    plain = read(tmp_path, SMALL)
+    with pytest.raises(UsageError, match="the hook that takes the state before the final norm"):
+        final_flags(plain, plain.model_path, NEEDED, user, "pre-norm")

@@ -105,11 +105,11 @@ def decisions(fields: str) -> dict[str, str]:
 
 def test_a_hazard_is_decided_where_the_release_has_it() -> None:
     assert decisions("") == {}
-    assert decisions("enable_two_batch_overlap") == {"two-batch overlap": "refused"}
-    assert decisions("disable_radix_cache") == {"radix cache": "flag"}
+    assert decisions("enable_two_batch_overlap") == {"two_batch_overlap": "refused"}
+    assert decisions("disable_radix_cache") == {"prefix_cache": "flag"}
 
 
 def test_the_fused_all_reduce_is_repaired_only_where_no_flag_keeps_it_off() -> None:
-    assert decisions("enable_flashinfer_allreduce_fusion") == {"fused all-reduce": "repaired"}
+    assert decisions("enable_flashinfer_allreduce_fusion") == {"fused_all_reduce": "repaired"}
     both = "enable_flashinfer_allreduce_fusion enforce_disable_flashinfer_allreduce_fusion"
-    assert decisions(both) == {"fused all-reduce": "flag"}
+    assert decisions(both) == {"fused_all_reduce": "flag"}

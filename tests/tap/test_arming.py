@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from auxtap.tap import arming, backbones, ranks
+from auxtap.rewriters.patch.hazards import hazard_table
+from auxtap.tap import arming, backbones, hazards, ranks
 from auxtap.tap.arming import Backbone
 from auxtap.tap.config import RefusedError, TapConfig
 
@@ -35,8 +36,13 @@ KEY = f"{FakeModule.__module__}.FakeModule"
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put in place what the patch of a tree brings along."""
     monkeypatch.setattr(backbones, "CAPTURES", {KEY: True})
     monkeypatch.setattr(backbones, "LOOPS", {})
+    written: dict[str, object] = {}
+    exec(hazard_table(), written)
+    for name in ("REFUSED", "NEEDED", "CLEARED"):
+        monkeypatch.setattr(hazards, name, written[name])
 
 
 def _backbone(start: int = 0, end: int = 8, **more: object) -> FakeModule:
@@ -74,39 +80,100 @@ def test_a_final_norm_that_no_hook_sees_is_refused(monkeypatch, norms, reason):
         arming.find_final_norm(Backbone(backbone, None, 0, 8, True))
 
 
+CONFIG = TapConfig.from_environment({"AUXTAP_LAYERS": "2"})
+PRENORM = TapConfig.from_environment({"AUXTAP_LAYERS": "2", "AUXTAP_FINAL": "both"})
+
+
 def test_a_compiled_decode_is_refused_beside_a_hook():
-    arming.check_uncompiled(SimpleNamespace(**SAFE))
+    compiled = SimpleNamespace(**SAFE, enable_torch_compile=True)
+    arming.check_settings(compiled, CONFIG)
+    arming.check_settings(SimpleNamespace(**SAFE), PRENORM)
     with pytest.raises(RefusedError, match="--enable-torch-compile"):
-        arming.check_uncompiled(SimpleNamespace(**SAFE, enable_torch_compile=True))
+        arming.check_settings(compiled, PRENORM)
 
 
 def test_safe_settings_pass():
-    arming.check_settings(SimpleNamespace(**SAFE), 60)
+    arming.check_settings(SimpleNamespace(**SAFE), CONFIG)
 
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ({"speculative_algorithm": "EAGLE3"}, "draft worker"),
-        ({"enable_two_batch_overlap": True}, "model_forward_maybe_tbo"),
-        ({"enable_piecewise_cuda_graph": True}, "graph replay"),
-        ({"enable_nsa_prefill_context_parallel": True}, "gathered"),
-        ({"attn_cp_size": 2}, "context parallelism"),
+        ({"speculative_algorithm": "EAGLE3"}, "a draft model"),
+        ({"attn_cp_size": 2}, "--attn-cp-size is 2: the final state is gathered"),
         ({"moe_dense_tp_size": 1}, "scattered"),
         ({"disaggregation_mode": "prefill"}, "different servers"),
-        ({"is_embedding": True}, "pooler"),
-        ({"moe_a2a_backend": "mori"}, "not gathered"),
-        ({"enable_layernorm_sp": True}, "spread over the ranks"),
         ({"disable_piecewise_cuda_graph": False}, "--disable-piecewise-cuda-graph is missing"),
         ({"disable_prefill_cuda_graph": False}, "--disable-prefill-cuda-graph is missing"),
-        ({"enforce_disable_flashinfer_allreduce_fusion": False}, "is missing: a state at the capture"),
-        ({"moe_a2a_backend": "deepep", "enable_dp_attention": True}, "mixes"),
+        ({"enforce_disable_flashinfer_allreduce_fusion": False}, "is missing: at the capture a state"),
+        ({"moe_a2a_backend": "deepep", "enable_dp_attention": True}, "is deepep and --enable-dp-attention is True"),
+        ({"cuda_graph_config": {"prefill": {"backend": "full"}}}, "--cuda-graph-config is full: the Python"),
+        (
+            {"cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="breakable"))},
+            "--cuda-graph-config is breakable: the Python",
+        ),
         ({"watchdog_timeout": 30}, "watchdog"),
     ],
 )
 def test_hazards_are_refused_with_their_reason(setting, reason):
     with pytest.raises(RefusedError, match=reason):
-        arming.check_settings(SimpleNamespace(**{**SAFE, **setting}), 60)
+        arming.check_settings(SimpleNamespace(**{**SAFE, **setting}), CONFIG)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"attn_cp_size": 1, "dcp_size": 1},
+        {"moe_dense_tp_size": 2},
+        {"moe_a2a_backend": "deepep"},
+        {"enable_dp_attention": True},
+        {"kt_max_deferred_experts_per_token": 0},
+        {"cuda_graph_config": {"decode": {"backend": "full"}}},
+        {"cuda_graph_config": SimpleNamespace(prefill=SimpleNamespace(backend="disabled"))},
+        {"disable_prefill_cuda_graph": True},
+    ],
+)
+def test_values_that_change_nothing_pass(setting):
+    arming.check_settings(SimpleNamespace(**{**SAFE, **setting}), CONFIG)
+
+
+def test_what_was_decided_beside_the_record_counts():
+    """From 0.5.19 on the record keeps what it was given; the last declaration is what the server does."""
+    declared = [("first", {"attn_cp_size": 1}), ("model", {"attn_cp_size": 8}), ("other", {"dtype": "bfloat16"})]
+    with pytest.raises(RefusedError, match="--attn-cp-size is 8"):
+        arming.check_settings(SimpleNamespace(**SAFE, attn_cp_size=1, _resolved_overrides=declared), CONFIG)
+    declared.append(("topology", {"attn_cp_size": 1}))
+    arming.check_settings(SimpleNamespace(**SAFE, attn_cp_size=1, _resolved_overrides=declared), CONFIG)
+
+
+def test_what_was_declared_and_written_since_is_read_where_it_was_written():
+    """Up to 0.5.18 declarations are written into the record, which later assignments change alone."""
+    server_args = SimpleNamespace(
+        **SAFE, attn_cp_size=1, _resolved_overrides=[("model", {"attn_cp_size": 8})], _declarations_materialized=True
+    )
+    arming.check_settings(server_args, CONFIG)
+
+
+def test_the_sizes_of_the_groups_count(monkeypatch):
+    monkeypatch.setattr(arming, "parallel_value", {"attn_dp_size": 8}.get)
+    arming.check_settings(SimpleNamespace(**SAFE), CONFIG)
+    with pytest.raises(RefusedError, match="is deepep and --attn-dp-size is 8"):
+        arming.check_settings(SimpleNamespace(**{**SAFE, "moe_a2a_backend": "deepep"}), CONFIG)
+
+
+def test_what_has_no_switch_is_cleared(monkeypatch):
+    kept = {"enable_flashinfer_allreduce_fusion": True, "dtype": "auto"}
+    monkeypatch.setattr(arming, "_global_arguments", lambda: (kept,))
+    server_args = SimpleNamespace(**SAFE, enable_flashinfer_allreduce_fusion=True)
+    assert arming.clear_settings(server_args) == ["enable_flashinfer_allreduce_fusion"]
+    assert (server_args.enable_flashinfer_allreduce_fusion, kept) == (
+        False, {"enable_flashinfer_allreduce_fusion": False, "dtype": "auto"},
+    )  # fmt: skip
+    assert arming.clear_settings(server_args) == []
+    switched = SimpleNamespace(
+        enable_flashinfer_allreduce_fusion=True, enforce_disable_flashinfer_allreduce_fusion=True
+    )
+    assert arming.clear_settings(switched) == []
 
 
 def test_wrappers_are_looked_through():

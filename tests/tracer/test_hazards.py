@@ -193,6 +193,14 @@ EDITS = (
         r"PrefillCudaGraphRunner\(model_runner\)",
         "None",
     ),
+    Edit(
+        "deferred_experts",
+        "0.5.9",
+        "llama",
+        "layers/moe/kt_ep_wrapper.py",
+        r"max_deferred_experts_per_token=",
+        "max_experts_per_token=",
+    ),
     Edit("retraction", "0.5.9", "llama", "managers/scheduler.py", r"batch\.retract_decode\(", "batch.wait_for_room("),
     Edit(
         "draft_worker",

@@ -15,8 +15,9 @@ SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 
 @pytest.mark.parametrize("release", ["0.5.14", "0.5.23"])
 def test_open_where_each_scheduler_loads_plugins(release):
-    fact = find_plugin_way(release_tree(release))
-    assert fact.kind == "plugin" and fact.text.startswith("the plugin way is open")
+    way = find_plugin_way(release_tree(release))
+    fact = way.fact
+    assert way.state == "open" and fact.kind == "plugin" and fact.text.startswith("the plugin way is open")
     assert [evidence.code for evidence in fact.evidence] == [
         'GENERAL_PLUGINS_GROUP = "sglang.srt.plugins"',
         "def load_plugins():",
@@ -27,8 +28,8 @@ def test_open_where_each_scheduler_loads_plugins(release):
 
 @pytest.mark.parametrize("release", ["0.4.5", "0.5.9"])
 def test_closed_before(release):
-    fact = find_plugin_way(release_tree(release))
-    assert fact.text.startswith("the plugin way is closed") and fact.evidence == ()
+    way = find_plugin_way(release_tree(release))
+    assert way.state == "closed" and way.fact.text.startswith("the plugin way is closed") and way.fact.evidence == ()
 
 
 @pytest.mark.parametrize("call", [b"pass", b"if server_args.plugins: load_plugins()", b"(("])
@@ -36,8 +37,8 @@ def test_unknown_where_the_call_is_not_seen(call: bytes):
     tree = release_tree("0.5.14")
     data = tree.files[SCHEDULER].replace(b"    load_plugins()\n", b"    " + call + b"\n")
     assert data != tree.files[SCHEDULER]
-    fact = find_plugin_way(with_file(tree, data))
-    assert fact.text.startswith("the plugin way is unknown") and len(fact.evidence) == 2
+    way = find_plugin_way(with_file(tree, data))
+    assert way.state == "unknown" and len(way.fact.evidence) == 2
 
 
 def with_file(tree: SourceTree, data: bytes) -> SourceTree:
@@ -45,6 +46,6 @@ def with_file(tree: SourceTree, data: bytes) -> SourceTree:
 
 
 def test_the_fact_is_data():
-    fact = find_plugin_way(release_tree("0.5.14"))
+    fact = find_plugin_way(release_tree("0.5.14")).fact
     assert isinstance(fact, Fact)
     assert fact.to_json()["kind"] == "plugin"

@@ -54,7 +54,7 @@ def test_a_moved_place_a_new_hazard_and_other_sites_are_told(opened) -> None:
     found = {(change.topic, change.what): (change.before, change.after) for change in report.changes}
     before, after = found["place", "arm in model_runner.py"]
     assert "ModelRunner.initialize" in before and "init_aux_hidden_state_capture" in after
-    assert found["hazard", "prefill graphs"] == ("", "flag --disable-piecewise-cuda-graph")
+    assert found["hazard", "recorded_prefill"] == ("", "flag --disable-piecewise-cuda-graph")
     assert "--disable-piecewise-cuda-graph" in found["server flags", "auxtap serve passes"][1]
     assert any(topic == "sites" and "llama.py" in what for topic, what in found)
 

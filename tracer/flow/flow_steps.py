@@ -39,6 +39,7 @@ _KINDS: dict[str, str] = {
     "unpack": "unpack",
     "hand_over": "hand_over",
 }
+_HANDED_IN = ("collector_hand_in", "boundary_hand_in")
 _CONSUMED = {"prune": "pick", "join": "join", "store": "keep", "count": "check"}
 _ORDER = tuple(dict.fromkeys((*_KINDS.values(), *_CONSUMED.values())))
 
@@ -48,13 +49,15 @@ def find_steps(
 ) -> tuple[FlowStep, ...]:
     """Return what happens to a state of these classes, in the order in which it happens."""
     steps: list[FlowStep] = []
+    handed_in = False
     for link in reversed(links):
         found = trace(link.file)
         entries: list[CaptureSite | StageBranch] = [*found.capture_sites, *found.stage_branches]
         for entry in sorted(entries, key=lambda entry: entry.line):
             if entry.role in _KINDS and entry.scope.split(".")[0] == link.name:
                 steps.append(FlowStep(_KINDS[entry.role], _words(entry), evidence_of(found, entry)))
-    if any(step.text.startswith("hands the collector") for step in steps):
+                handed_in |= entry.role in _HANDED_IN
+    if handed_in:
         steps.extend(_in_layer(index, trace))
     if any(step.kind == "hand_over" for step in steps):
         steps.extend(_consumed(index, trace))
@@ -70,7 +73,7 @@ def _words(entry: CaptureSite | StageBranch) -> str:
         if entry.role == "selection_gate":
             return "only the last stage chooses layers"
         return "joins the captured states on this kind of stage only"
-    if entry.role in ("collector_hand_in", "boundary_hand_in"):
+    if entry.role in _HANDED_IN:
         return f"hands the collector to {entry.to}: {entry.note or 'deeper'}"
     if entry.role in ("append", "append_in_place"):
         return f"captures {entry.value}{': ' + entry.note if entry.note else ''}"

@@ -9,15 +9,16 @@ import libcst.matchers as m
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.flow.evidence import evidence_at, evidence_of, find_in, module_constant
+from auxtap.tracer.hazards.capturing import sites_of
+from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import SERVER_ARGS, Settings
 from auxtap.tracer.report.entries import FileTrace
-from auxtap.tracer.report.trace_report import Evidence, Hazard
+from auxtap.tracer.report.trace_report import Evidence
 from auxtap.tracer.source.fragments import Fragment, SourceFile, source_of
 from auxtap.tracer.source.walk import find
 
 _MARK = "_sglang_needs_allreduce_fusion"
 _SETTINGS = ("flashinfer_allreduce_fusion_backend", "enable_flashinfer_allreduce_fusion")
-_OFF = "enforce_disable_flashinfer_allreduce_fusion"
 _COMMUNICATOR = SRT_ROOT / "layers/communicator.py"
 _OVERRIDES = (SERVER_ARGS, SRT_ROOT / "arg_groups/overrides.py")
 _PLATFORMS = {"sm90": "H100/H200 (SM90)", "sm100": "B200 (SM100)"}
@@ -32,9 +33,9 @@ class _AutoOn:
     hardware: str | None
 
 
-def fused_all_reduce(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def fused_all_reduce(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """Report a model whose layers set the mark and whose loop captures sums of its own."""
-    sites = [site for site in trace.capture_sites if site.role == "append" and " of block " in (site.note or "")]
+    sites = [site for site in sites_of(trace, "append") if site.side is not None and not site.copies]
     if not sites:
         return
     source = index.source(trace.file)
@@ -45,15 +46,11 @@ def fused_all_reduce(index: ClassIndex, settings: Settings, trace: FileTrace) ->
     setting, limit, auto = _setting(index), _limit(index), _auto_on(index)
     evidence = [evidence_at(source, *marks[0]), *(evidence_of(trace, site) for site in sites)]
     evidence.extend(item for item in (limit, auto.evidence if auto else None) if item is not None)
-    yield Hazard(
-        name="fused_all_reduce",
-        text="at the append the all-reduce of the block before may still be missing: short prompts come out wrong "
-        "and long ones right",
+    yield Found(
         trigger=_trigger(setting, limit, auto),
         settings=(setting,),
         default_on=auto is not None,
         hardware=None if auto is None else auto.hardware,
-        avoid=_avoidance(settings, setting),
         evidence=tuple(evidence),
     )
 
@@ -71,13 +68,6 @@ def _trigger(setting: str, limit: Evidence | None, auto: _AutoOn | None) -> str:
     if auto is not None and auto.architectures:
         trigger += f"; the server turns it on by itself for {', '.join(auto.architectures)}"
     return trigger
-
-
-def _avoidance(settings: Settings, setting: str) -> str:
-    off = settings.find(_OFF)
-    if off is not None and off.is_option:
-        return off.flag
-    return f"no flag in this release: clear {setting} in the server arguments once they are final"
 
 
 def _limit(index: ClassIndex) -> Evidence | None:

@@ -9,9 +9,10 @@ from auxtap.tracer.branches.stage_uses import names_within
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.flow.evidence import evidence_at, evidence_of
 from auxtap.tracer.hazards.capturing import capturing_functions, sites_of
+from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import Settings
 from auxtap.tracer.report.entries import FileTrace
-from auxtap.tracer.report.trace_report import Evidence, Hazard
+from auxtap.tracer.report.trace_report import Evidence
 from auxtap.tracer.sites.shapes import is_kind
 from auxtap.tracer.source.fragments import Fragment, last_name, source_of
 from auxtap.tracer.source.names import Kind, kind_of
@@ -21,27 +22,39 @@ _LAYERS = m.Attribute(value=m.Name("self"), attr=m.Name("layers"))
 _COUNTING = frozenset({"len", "enumerate", "range", "zip"})
 
 
-def skipped_layers(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
-    """Layers given to another function, without the list of states, are never captured."""
+def two_batch_overlap(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
+    """Layers given to a function that overlaps two halves of a batch, without the list of states."""
+    flag = settings.find("enable_two_batch_overlap")
+    for call, evidence in _unseen_calls(index, trace):
+        if _overlaps(call):
+            yield Found((evidence,), default_on=flag is not None and flag.default == "True")
+
+
+def skipped_layers(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
+    """Layers given to another function, without the list of states."""
+    for call, evidence in _unseen_calls(index, trace):
+        if not _overlaps(call):
+            yield Found((evidence,))
+
+
+def _unseen_calls(index: ClassIndex, trace: FileTrace) -> Iterator[tuple[cst.Call, Evidence]]:
+    """Yield the calls that run layers and are reached while layers are captured, but do not get the states."""
     given = m.Arg(value=_LAYERS | m.Subscript(value=_LAYERS, slice=[m.SubscriptElement(slice=m.Slice())]))
     pattern = m.Call(args=[m.ZeroOrMore(), given, m.ZeroOrMore()])
     for fragment, function in capturing_functions(index, trace):
         for call in find(function.body, cst.Call, pattern):
-            callee = last_name(call.func) or source_of(call.func)
             handed = {kind_of(name) for name in names_within(call.args)}
-            if Kind.STATES in handed or callee in _COUNTING or _runs_only_without_capture(fragment, call):
+            if Kind.STATES in handed or _callee(call) in _COUNTING or _runs_only_without_capture(fragment, call):
                 continue
-            two_batch = "tbo" in callee.split("_") or _asks_for_two_batches(call)
-            flag = settings.find("enable_two_batch_overlap")
-            yield Hazard(
-                name="two_batch_overlap" if two_batch else "skipped_layers",
-                text=f"layers that {callee} runs are never captured: it does not get the list of states",
-                trigger="two-batch overlap" if two_batch else "see the condition around the call",
-                settings=(flag.name,) if two_batch and flag is not None else (),
-                default_on=two_batch and flag is not None and flag.default == "True",
-                avoid="start without --enable-two-batch-overlap" if two_batch else "no setting is known",
-                evidence=(evidence_at(index.source(trace.file), fragment, call),),
-            )
+            yield call, evidence_at(index.source(trace.file), fragment, call)
+
+
+def _callee(call: cst.Call) -> str:
+    return last_name(call.func) or source_of(call.func)
+
+
+def _overlaps(call: cst.Call) -> bool:
+    return "tbo" in _callee(call).split("_") or _asks_for_two_batches(call)
 
 
 def _asks_for_two_batches(call: cst.Call) -> bool:
@@ -58,24 +71,17 @@ def _runs_only_without_capture(fragment: Fragment, call: cst.Call) -> bool:
     return False
 
 
-def unpack_trap(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def unpack_trap(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """With the switch on and nothing captured a plain tensor comes back, and its rows are unpacked."""
     tests = [site for site in sites_of(trace, "empty_test") if site.scope.endswith(".forward")]
     unpacks = sites_of(trace, "unpack")
     flags = {site.scope for site in sites_of(trace, "flag_test")}
     unpacks = [site for site in unpacks if site.scope in flags]
     if tests and unpacks:
-        yield Hazard(
-            name="unpack_trap",
-            text="with the switch on and no layer of this stage chosen, one tensor is returned and unpacked as a "
-            "pair: it fails, or goes on with single rows when the batch has exactly two",
-            trigger="a choice of layers of which this stage has none",
-            avoid="switch capture on only where at least one chosen layer is run",
-            evidence=tuple(evidence_of(trace, site) for site in (*tests, *unpacks)),
-        )
+        yield Found(tuple(evidence_of(trace, site) for site in (*tests, *unpacks)))
 
 
-def first_layer(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def first_layer(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """Before the first block there is no residual yet, and the sum that is captured does not exist."""
     pattern = m.Assign(targets=[m.AssignTarget(target=m.Name())], value=m.Name("None"))
     source = index.source(trace.file)
@@ -89,15 +95,8 @@ def first_layer(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iter
         for site in sites_of(trace, "append"):
             operands = [part.strip() for part in (site.value or "").split(" + ")]
             used = [name for name in operands[1:] if name in empty]
-            before = (site.note or "").startswith("input of block")
-            if used and before and fragment.unit.first_line <= site.line <= fragment.unit.last_line:
-                yield Hazard(
-                    name="first_layer",
-                    text="capture index 0 fails: there is no residual before the first block",
-                    trigger="capture index 0",
-                    avoid="choose indices from 1",
-                    evidence=(evidence_of(trace, site), evidence_at(source, fragment, empty[used[0]])),
-                )
+            if used and site.side == "input" and fragment.unit.first_line <= site.line <= fragment.unit.last_line:
+                yield Found((evidence_of(trace, site), evidence_at(source, fragment, empty[used[0]])))
 
 
 def _in_first_arm(fragment: Fragment, node: cst.CSTNode) -> bool:
@@ -105,14 +104,8 @@ def _in_first_arm(fragment: Fragment, node: cst.CSTNode) -> bool:
     return branch is None or "is_first_rank" in names_within([branch.test])
 
 
-def byte_order_mark(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def byte_order_mark(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """A file that begins with a byte-order mark breaks tools that read it as text."""
     if index.tree.files[trace.file].startswith(b"\xef\xbb\xbf"):
         line = index.source(trace.file).outline.lines[0].strip()
-        yield Hazard(
-            name="byte_order_mark",
-            text="the file begins with a byte-order mark, which must stay in front when lines are added",
-            trigger="editing this file",
-            avoid="edit bytes, not text",
-            evidence=(Evidence(trace.file, 1, "<module>", line),),
-        )
+        yield Found((Evidence(trace.file, 1, "<module>", line),))

@@ -6,6 +6,8 @@ Seen from 0.5.11 on (srt/plugins/__init__.py `load_plugins`, called by managers/
 import ast
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tracer.report.trace_report import Evidence, Fact
@@ -16,24 +18,29 @@ _LOADER, _SCHEDULER = SRT_ROOT / "plugins/__init__.py", SRT_ROOT / "managers/sch
 _LOAD, _PROCESS = "load_plugins", "run_scheduler_process"
 
 
-def find_plugin_way(tree: SourceTree) -> Fact:
-    """Return the fact that says whether the plugin way is open, with the lines that show it."""
+@dataclass(frozen=True)
+class PluginWay:
+    """Whether the plugin way is open, and the fact that says so in words, with the lines that show it."""
+
+    state: Literal["open", "closed", "unknown"]
+    fact: Fact
+
+
+def find_plugin_way(tree: SourceTree) -> PluginWay:
+    """Return whether servers of a tree load plugins."""
     loader, scheduler = tree.files.get(_LOADER), tree.files.get(_SCHEDULER)
     if loader is None or _LOAD.encode() not in loader:
-        return Fact(KIND, f"the plugin way is closed: nothing here loads plugins of {GROUP}, only a patch can capture")
+        text = f"the plugin way is closed: nothing here loads plugins of {GROUP}, only a patch can capture"
+        return PluginWay("closed", Fact(KIND, text))
     lines = [*_lines(loader, _group_line(loader)), *_lines(loader, _definition_line(loader, _LOAD))]
     evidence = [Evidence(_LOADER, line, _LOAD if code.startswith("def") else "", code) for line, code in lines]
     calls = _lines(scheduler or b"", _call_line(scheduler or b""))
     evidence += [Evidence(_SCHEDULER, line, _PROCESS, code) for line, code in calls]
     if len(evidence) != 3:
-        return Fact(
-            KIND, f"the plugin way is unknown: {_PROCESS} is not seen to load plugins of {GROUP}", tuple(evidence)
-        )
-    return Fact(
-        KIND,
-        f"the plugin way is open: each scheduler process loads the plugins of {GROUP} (auxtap serve --plugin)",
-        tuple(evidence),
-    )
+        text = f"the plugin way is unknown: {_PROCESS} is not seen to load plugins of {GROUP}"
+        return PluginWay("unknown", Fact(KIND, text, tuple(evidence)))
+    text = f"the plugin way is open: each scheduler process loads the plugins of {GROUP} (auxtap serve --plugin)"
+    return PluginWay("open", Fact(KIND, text, tuple(evidence)))
 
 
 def _lines(data: bytes, numbers: Iterator[int]) -> list[tuple[int, str]]:

@@ -10,9 +10,10 @@ from auxtap.tracer.branches.stage_uses import names_within
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.flow.evidence import evidence_at, evidence_of, find_in
 from auxtap.tracer.hazards.capturing import sites_of
+from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import Settings
 from auxtap.tracer.report.entries import FileTrace
-from auxtap.tracer.report.trace_report import Evidence, Hazard
+from auxtap.tracer.report.trace_report import Evidence
 from auxtap.tracer.source.fragments import last_name
 from auxtap.tracer.source.names import Kind, kind_of
 from auxtap.tracer.source.walk import find
@@ -20,32 +21,17 @@ from auxtap.tracer.source.walk import find
 _LOGITS_PROCESSOR = SRT_ROOT / "layers/logits_processor.py"
 _COMMUNICATOR = SRT_ROOT / "layers/communicator.py"
 _MOE_UTILS = SRT_ROOT / "layers/moe/utils.py"
-_CONTEXT_PARALLEL = (
-    "enable_nsa_prefill_context_parallel",
-    "enable_dsa_prefill_context_parallel",
-    "enable_prefill_context_parallel",
-    "attn_cp_size",
-)
 
 
-def gather_across_ranks(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def gather_across_ranks(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """A gather over the whole tensor-parallel group mixes rows of different ranks under DP attention."""
     for site in sites_of(trace, "gather"):
-        callee = (site.note or "").split(" ")[0]
-        if {"tensor", "model", "parallel"} <= set(callee.split("_")):
-            condition = (site.note or "").partition("; ")[2]
-            yield Hazard(
-                name="all_to_all_gather",
-                text=f"{callee} gathers over the whole tensor-parallel group: with DP attention it mixes the rows "
-                "of different DP ranks",
-                trigger=f"DP attention together with this branch ({condition})" if condition else "DP attention",
-                settings=("enable_dp_attention", "moe_a2a_backend"),
-                avoid="do not combine an all-to-all MoE backend with DP attention",
-                evidence=(evidence_of(trace, site),),
-            )
+        if {"tensor", "model", "parallel"} <= set((site.callee or "").split("_")):
+            trigger = "" if site.under is None else f"DP attention together with this branch ({site.under})"
+            yield Found((evidence_of(trace, site),), trigger, settings=("enable_dp_attention", "moe_a2a_backend"))
 
 
-def missed_backends(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def missed_backends(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """The switch for the gather names some all-to-all backends; under the others the states stay scattered."""
     source = index.source(trace.file)
     if not sites_of(trace, "gather") or _MOE_UTILS not in index.tree.files:
@@ -59,15 +45,8 @@ def missed_backends(index: ClassIndex, settings: Settings, trace: FileTrace) -> 
         named = {name.removeprefix("is_") for name in names_within([branch.test]) if name.startswith("is_")}
         missed = [name for name in known if name not in named and name != "none"]
         if missed:
-            yield Hazard(
-                name="unscattered_backend",
-                text="captured states are gathered for some all-to-all backends only; under the others each rank "
-                "keeps its own rows",
-                trigger=f"moe_a2a_backend {', '.join(missed)}",
-                settings=("moe_a2a_backend",),
-                avoid="use none of these backends",
-                evidence=(evidence_at(source, fragment, branch), *known.values()),
-            )
+            lines = (evidence_at(source, fragment, branch), *known.values())
+            yield Found(lines, f"moe_a2a_backend {', '.join(missed)}")
 
 
 def _backends(index: ClassIndex) -> dict[str, Evidence]:
@@ -83,43 +62,26 @@ def _backends(index: ClassIndex) -> dict[str, Evidence]:
     return names
 
 
-def scattered_dense_layers(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def scattered_dense_layers(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """Dense layers may leave scattered states too, and the gather is for the layers behind them only."""
-    gathers = [site for site in sites_of(trace, "gather") if "first_k_dense_replace" in (site.note or "")]
+    gathers = [site for site in sites_of(trace, "gather") if "first_k_dense_replace" in site.asks]
     if not gathers or _COMMUNICATOR not in index.tree.files:
         return
     source = index.source(_COMMUNICATOR)
     choice = m.IfExp(test=m.Call(func=m.Name("enable_moe_dense_fully_dp")), body=m.Attribute(attr=m.Name("SCATTERED")))
     for fragment, found in find_in(source, "enable_moe_dense_fully_dp", cst.IfExp, choice):
-        yield Hazard(
-            name="scattered_dense_layers",
-            text="dense layers leave scattered states when they run fully data-parallel; the gather begins behind "
-            "them only",
-            trigger="moe_dense_tp_size 1",
-            settings=("moe_dense_tp_size",),
-            avoid="start without --moe-dense-tp-size 1",
-            evidence=(*(evidence_of(trace, site) for site in gathers), evidence_at(source, fragment, found)),
-        )
+        yield Found((*(evidence_of(trace, site) for site in gathers), evidence_at(source, fragment, found)))
         return
 
 
-def ungathered_states(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def ungathered_states(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """The final state is gathered over the context-parallel ranks, the captured states are not."""
     for branch in trace.stage_branches:
-        if branch.role == "last_stage_only" and "the aux states are not gathered" in (branch.note or ""):
-            known = [found for name in _CONTEXT_PARALLEL if (found := settings.find(name)) is not None]
-            flags = [setting.flag for setting in known if setting.is_option]
-            yield Hazard(
-                name="context_parallel",
-                text="the final state is gathered over the context-parallel ranks, the captured states are not",
-                trigger="prefill context parallel",
-                settings=tuple(setting.name for setting in known),
-                avoid=f"start without {' or '.join(flags)}" if flags else "start without context parallelism",
-                evidence=(evidence_of(trace, branch),),
-            )
+        if branch.gathers_final_only:
+            yield Found((evidence_of(trace, branch),))
 
 
-def gather_before_logits(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def gather_before_logits(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """The logits processor gathers the final state, and leaves the captured ones as they came."""
     if trace.file != _LOGITS_PROCESSOR:
         return
@@ -132,11 +94,4 @@ def gather_before_logits(index: ClassIndex, settings: Settings, trace: FileTrace
             words = set((last_name(assign.value) or "").split("_"))
             given = names_within([assign.value])
             if "gather" in words and "hidden_states" in given and not any(kind_of(n) is Kind.STATES for n in given):
-                yield Hazard(
-                    name="gather_before_logits",
-                    text="the logits processor gathers the final state over ranks, the captured states stay sharded",
-                    trigger="sequence-parallel layer norms",
-                    settings=("enable_layernorm_sp",) if settings.find("enable_layernorm_sp") else (),
-                    avoid="start without sequence-parallel layer norms",
-                    evidence=(evidence_at(source, fragment, assign),),
-                )
+                yield Found((evidence_at(source, fragment, assign),))

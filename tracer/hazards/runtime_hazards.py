@@ -9,8 +9,9 @@ import libcst.matchers as m
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.flow.evidence import evidence_at, find_in
+from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import Setting, Settings
-from auxtap.tracer.report.trace_report import Evidence, Hazard
+from auxtap.tracer.report.trace_report import Evidence
 from auxtap.tracer.source.walk import NodeT, find
 
 _MANAGERS = SRT_ROOT / "managers"
@@ -19,6 +20,7 @@ _RUNNERS = (
     SRT_ROOT / "model_executor/model_runner.py",
     SRT_ROOT / "model_executor/model_runner_components/cuda_graph_setup.py",
 )
+_KTRANSFORMERS = SRT_ROOT / "layers/moe/kt_ep_wrapper.py"
 _PREFILL_RUNNERS = m.Name("PiecewiseCudaGraphRunner") | m.Name("PrefillCudaGraphRunner")
 
 
@@ -37,7 +39,7 @@ def _with(evidence: Evidence, *settings: Setting | None) -> tuple[Evidence, ...]
     return (evidence, *(setting.evidence for setting in settings if setting is not None))
 
 
-def prefix_cache(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
+def prefix_cache(index: ClassIndex, settings: Settings) -> Iterator[Found]:
     """Rows that the cache already has are not computed, so nothing captures them."""
     paths = (_MANAGERS / "schedule_batch.py", *sorted(p for p in index.tree.files if p.parent == _MANAGERS))
     matching = m.Call(func=m.Attribute(attr=m.Name("match_prefix")))
@@ -45,18 +47,10 @@ def prefix_cache(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
     off = settings.find("disable_radix_cache")
     if evidence is None:
         return
-    yield Hazard(
-        name="prefix_cache",
-        text="rows of a prompt that the prefix cache has are not computed again and are missing from the states",
-        trigger="a prompt that begins like an earlier one",
-        settings=("disable_radix_cache",),
-        default_on=off is not None and off.default == "False",
-        avoid="--disable-radix-cache, or an extra_key of its own for each request; check rows against tokens",
-        evidence=_with(evidence, off),
-    )
+    yield Found(_with(evidence, off), default_on=off is not None and off.default == "False")
 
 
-def chunked_prefill(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
+def chunked_prefill(index: ClassIndex, settings: Settings) -> Iterator[Found]:
     """A long prompt goes through in pieces, each with states of its own."""
     target = m.AssignTarget(target=m.Attribute(value=m.Name("self"), attr=m.Name("new_chunked_req")))
     given = m.Assign(targets=[target], value=m.Name(m.MatchIfTrue(lambda name: name != "None")))
@@ -64,18 +58,10 @@ def chunked_prefill(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
     size = settings.find("chunked_prefill_size")
     if evidence is None:
         return
-    yield Hazard(
-        name="chunked_prefill",
-        text="a long prompt is computed in pieces: each forward has the states of its own rows only",
-        trigger="prompts longer than a chunk",
-        settings=("chunked_prefill_size",),
-        default_on=True,
-        avoid="join the pieces by their offset, or --chunked-prefill-size -1",
-        evidence=_with(evidence, size),
-    )
+    yield Found(_with(evidence, size), settings=("chunked_prefill_size",), default_on=True)
 
 
-def recorded_prefill(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
+def recorded_prefill(index: ClassIndex, settings: Settings) -> Iterator[Found]:
     """Python within a recorded graph does not run again when the graph is replayed."""
     making = m.Call(func=_PREFILL_RUNNERS)
     evidence = next(
@@ -90,36 +76,24 @@ def recorded_prefill(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
         return
     off = settings.option("disable_prefill_cuda_graph", "disable_piecewise_cuda_graph")
     on = settings.find("enable_piecewise_cuda_graph")
-    avoid = "start without --enable-piecewise-cuda-graph" if off is None else off.flag
     decisive = off or on
-    yield Hazard(
-        name="recorded_prefill",
-        text="prefill may be replayed from a recorded graph: Python in the layer loop does not run then",
-        trigger="prefill CUDA graphs",
+    yield Found(
+        _with(evidence, decisive),
         settings=() if decisive is None else (decisive.name,),
         default_on=off is not None and off.default == "False",
         hardware="CUDA",
-        avoid=avoid,
-        evidence=_with(evidence, decisive),
     )
 
 
-def retraction(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
+def retraction(index: ClassIndex, settings: Settings) -> Iterator[Found]:
     """Under memory pressure a request is taken back and computed again later."""
     call = m.Call(func=m.Attribute(attr=m.Name("retract_decode")))
     evidence = _first(index, (_SCHEDULER,), ".retract_decode(", cst.Call, call)
     if evidence is not None:
-        yield Hazard(
-            name="retraction",
-            text="a request that is taken back runs again later: its rows come twice",
-            trigger="too little memory for the running requests",
-            default_on=True,
-            avoid="make writes idempotent by request and offset",
-            evidence=(evidence,),
-        )
+        yield Found((evidence,), default_on=True)
 
 
-def draft_worker(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
+def draft_worker(index: ClassIndex, settings: Settings) -> Iterator[Found]:
     """A draft model has a logits processor of its own, which sees states of its own."""
     if b"self.draft_worker = " not in index.tree.files.get(_SCHEDULER, b""):
         return
@@ -129,13 +103,16 @@ def draft_worker(index: ClassIndex, settings: Settings) -> Iterator[Hazard]:
     for fragment in source.fragments_with("self.draft_worker = "):
         for assign in find(fragment.module, cst.Assign, making):
             setting = settings.find("speculative_algorithm")
-            yield Hazard(
-                name="draft_worker",
-                text="a draft model runs beside the target and hands its own states to a logits processor too",
-                trigger="speculative decoding",
-                settings=("speculative_algorithm",),
+            yield Found(
+                _with(evidence_at(source, fragment, assign), setting),
                 default_on=setting is not None and setting.default not in (None, "None"),
-                avoid="start without --speculative-algorithm",
-                evidence=_with(evidence_at(source, fragment, assign), setting),
             )
             return
+
+
+def deferred_experts(index: ClassIndex, settings: Settings) -> Iterator[Found]:
+    """Experts on the CPU may hand in their part of a state one block later."""
+    handed = m.Arg(keyword=m.Name("max_deferred_experts_per_token"))
+    evidence = _first(index, (_KTRANSFORMERS,), "max_deferred_experts_per_token=", cst.Arg, handed)
+    if evidence is not None:
+        yield Found(_with(evidence, settings.find("kt_max_deferred_experts_per_token")))

@@ -15,9 +15,10 @@ from auxtap.tracer.branches.stage_uses import names_within
 from auxtap.tracer.flow.classes import ClassIndex, FoundClass
 from auxtap.tracer.flow.evidence import evidence_at, evidence_of
 from auxtap.tracer.hazards.capturing import capturing_functions, sites_of
+from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import Settings
 from auxtap.tracer.report.entries import CaptureSite, FileTrace
-from auxtap.tracer.report.trace_report import Evidence, Hazard
+from auxtap.tracer.report.trace_report import Evidence
 from auxtap.tracer.source.bodies import assign_targets, assigned_locals, statements_of
 from auxtap.tracer.source.fragments import Fragment, SourceFile, last_name
 from auxtap.tracer.source.walk import find
@@ -45,7 +46,7 @@ class _Body:
         return [param.name.value for param in self.function.params.params][1:]
 
 
-def reused_storage(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def reused_storage(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """A tensor that is kept as it is, by a plain list, and that a later layer writes over."""
     plain = {site.scope for site in sites_of(trace, "accumulator_init") if site.value is None}
     kept = [site for site in sites_of(trace, "append") if site.scope in plain and (site.value or "").isidentifier()]
@@ -61,19 +62,7 @@ def reused_storage(index: ClassIndex, settings: Settings, trace: FileTrace) -> I
             if fragment.unit.first_line <= site.line <= fragment.unit.last_line:
                 lines = writes.after_capture(body, site)
                 if lines:
-                    yield _hazard((evidence_of(trace, site), *lines))
-
-
-def _hazard(evidence: tuple[Evidence, ...]) -> Hazard:
-    return Hazard(
-        name="reused_storage",
-        text="a state is kept without a copy, and a later layer writes into its storage: what is read in the end is "
-        "another state",
-        trigger="capture in this model, where the lines below run (norms that add in place do so on some devices only)",
-        default_on=True,
-        avoid="keep a copy, or compare with a reference before relying on these layers",
-        evidence=evidence,
-    )
+                    yield Found((evidence_of(trace, site), *lines), default_on=True)
 
 
 class _Writes:

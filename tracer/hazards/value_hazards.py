@@ -9,9 +9,9 @@ from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.flow.evidence import evidence_at, evidence_of, find_in
 from auxtap.tracer.hazards.capturing import capturing_functions, sites_of
+from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import Settings
 from auxtap.tracer.report.entries import FileTrace
-from auxtap.tracer.report.trace_report import Hazard
 from auxtap.tracer.sites.shapes import choices_of, is_logits_processor
 from auxtap.tracer.source.fragments import Fragment, last_name
 from auxtap.tracer.source.walk import find
@@ -19,7 +19,7 @@ from auxtap.tracer.source.walk import find
 _SCALINGS = (b"hidden_states / ", b"hidden_states * ", b"hidden_states.float()")
 
 
-def dropped_residual(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def dropped_residual(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """The block hands its residual on beside its output, and the capture leaves it out."""
     source = index.source(trace.file)
     for fragment, function in capturing_functions(index, trace):
@@ -34,14 +34,8 @@ def dropped_residual(index: ClassIndex, settings: Settings, trace: FileTrace) ->
             site for site in sites_of(trace, "append") if site.value == name and within[0] <= site.line <= within[1]
         ]
         if sites and _norm_adds_residual(function, name or ""):
-            yield Hazard(
-                name="dropped_residual",
-                text="the block returns its residual apart, and what is captured leaves it out",
-                trigger="capture in this model",
-                default_on=True,
-                avoid="refuse this model, or add the residual",
-                evidence=(*(evidence_of(trace, site) for site in sites), evidence_at(source, fragment, blocks[0])),
-            )
+            lines = (*(evidence_of(trace, site) for site in sites), evidence_at(source, fragment, blocks[0]))
+            yield Found(lines, default_on=True)
 
 
 def _norm_adds_residual(function: cst.FunctionDef, name: str) -> bool:
@@ -56,7 +50,7 @@ def may_scale_final_state(data: bytes) -> bool:
     return b"logits_processor(" in data and any(needle in data for needle in _SCALINGS)
 
 
-def scaled_final_state(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Hazard]:
+def scaled_final_state(index: ClassIndex, settings: Settings, trace: FileTrace) -> Iterator[Found]:
     """The final state that reaches the logits processor is scaled or in another type."""
     if not trace.file.is_relative_to(MODELS_ROOT):
         return
@@ -65,14 +59,7 @@ def scaled_final_state(index: ClassIndex, settings: Settings, trace: FileTrace) 
         if is_logits_processor(call):
             changed = _changed_state(fragment, call)
             if changed is not None:
-                yield Hazard(
-                    name="scaled_final_state",
-                    text="the final state is scaled, or turned into another type, before the logits processor gets it",
-                    trigger="the final state of this model",
-                    default_on=True,
-                    avoid="record the change and undo it",
-                    evidence=(evidence_at(source, fragment, changed),),
-                )
+                yield Found((evidence_at(source, fragment, changed),), default_on=True)
 
 
 def _changed_state(fragment: Fragment, call: cst.Call) -> cst.CSTNode | None:

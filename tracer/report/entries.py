@@ -22,6 +22,8 @@ class CaptureSite:
     layer ids it is given. `n_names` counts the NAME tokens that the site accounts for. `condition` is under what
     test a setter's site is reached; `side` whether a capture takes the input or the output of a block, `shift` what
     turns an entry of the layer list into a capture index there; `counts` the locals that hold the number of blocks.
+    Of a gather, `callee` is what gathers, `under` says under which settings in words and `asks` holds the names in the
+    tests around it; of an append, `copies` says that a gathered copy is taken.
     """
 
     line: int
@@ -38,6 +40,10 @@ class CaptureSite:
     side: str | None = None
     shift: int | None = None
     counts: tuple[str, ...] = ()
+    callee: str | None = None
+    under: str | None = None
+    asks: tuple[str, ...] = ()
+    copies: bool = False
 
     def to_json(self) -> JsonEntry:
         """Return the facts of this site without its source line."""
@@ -60,7 +66,8 @@ class StageBranch:
     """One use of `is_last_rank` or `is_first_rank`, nearly always the test of a branch.
 
     `form` is `if`, `if_else`, `early_return`, ... (see `roles.FORMS`); `negated` says that the branch runs where
-    the property does not hold; `drops_aux` that a stage exit leaves captured states behind.
+    the property does not hold; `drops_aux` that a stage exit leaves captured states behind; `gathers_final_only` that a
+    context-parallel gather of the final state leaves them out.
     """
 
     line: int
@@ -74,6 +81,7 @@ class StageBranch:
     drops_aux: bool | None = None
     note: str | None = None
     code: str = ""
+    gathers_final_only: bool = False
 
     def to_json(self) -> JsonEntry:
         """Return the facts of this branch without its source line."""

@@ -39,6 +39,10 @@ def annotate_sites(sites: Sequence[Site]) -> list[CaptureSite]:
                 counts=block_counts(site) if site.entry.role in _CONDITIONAL else (),
                 side=None if point is None else point.side,
                 shift=None if point is None else point.shift,
+                callee=_gathering(site) if site.entry.role == "gather" else None,
+                under=_settings_around(site) if site.entry.role == "gather" else None,
+                asks=_names_asked(site) if site.entry.role == "gather" else (),
+                copies=site.entry.role == "append" and _gathered(site, sites) is not None,
             )
         )
     return entries
@@ -54,21 +58,41 @@ def annotate_branches(branches: Iterable[Branch]) -> list[StageBranch]:
     entries = []
     for branch in branches:
         make = notes.get(branch.entry.role)
-        entries.append(replace(branch.entry, note=None if make is None else make(branch)))
+        note = None if make is None else make(branch)
+        entries.append(replace(branch.entry, note=note, gathers_final_only=_gathers_final_only(branch)))
     return entries
 
 
 def _gather_note(site: Site, sites: Sequence[Site]) -> str | None:
-    assign = site.occurrence.fragment.parent_of(site.anchor)
-    value = assign.value if isinstance(assign, cst.Assign) else None
-    if not isinstance(value, cst.Call) or not value.args:
+    value = _gather_call(site)
+    if value is None:
         return None
     note = f"{last_name(value.func)} of {source_of(value.args[0].value)}"
     for argument in value.args[1:]:
         if argument.keyword is not None and argument.keyword.value == "dim":
             note += f" over dim {source_of(argument.value)}"
-    conditions = [_condition_words(test, site.occurrence) for test in _conditions_around(site.occurrence)]
-    return f"{note}; {' and '.join(conditions)}" if conditions else note
+    under = _settings_around(site)
+    return note if under is None else f"{note}; {under}"
+
+
+def _gather_call(site: Site) -> cst.Call | None:
+    assign = site.occurrence.fragment.parent_of(site.anchor)
+    value = assign.value if isinstance(assign, cst.Assign) else None
+    return value if isinstance(value, cst.Call) and value.args else None
+
+
+def _gathering(site: Site) -> str | None:
+    call = _gather_call(site)
+    return None if call is None else last_name(call.func)
+
+
+def _settings_around(site: Site) -> str | None:
+    words = [_condition_words(test, site.occurrence) for test in _conditions_around(site.occurrence)]
+    return " and ".join(words) if words else None
+
+
+def _names_asked(site: Site) -> tuple[str, ...]:
+    return tuple(sorted(names_within(_conditions_around(site.occurrence))))
 
 
 def _conditions_around(occurrence: Occurrence) -> list[cst.BaseExpression]:
@@ -136,15 +160,16 @@ def _append_note(site: Site, sites: Sequence[Site]) -> str | None:
     if not isinstance(call, cst.Call):
         return None
     value = call.args[0].value
-    original = _gathered_expression(value, site, sites)
+    original = _gathered(site, sites)
     if original is not None:
         twin = _other_append(source_of(original), site, sites)
         return None if twin is None else f"the gathered copy of the SAME quantity as line {twin.entry.line}"
     return _block_note(site, value)
 
 
-def _gathered_expression(value: cst.CSTNode, site: Site, sites: Sequence[Site]) -> cst.BaseExpression | None:
+def _gathered(site: Site, sites: Sequence[Site]) -> cst.BaseExpression | None:
     """Return what was gathered into the appended name just above, if it is such a name."""
+    value = site.anchor.args[0].value if isinstance(site.anchor, cst.Call) and site.anchor.args else None
     if not isinstance(value, cst.Name):
         return None
     for other in sites:
@@ -224,11 +249,18 @@ def _first_stage_note(branch: Branch) -> str | None:
 
 
 def _last_stage_note(branch: Branch) -> str | None:
-    call = _context_parallel_call(branch, "gather") or _context_parallel_call(branch, "allgather")
-    if call is None:
+    if not _gathers_final(branch):
         return None
-    states = accumulators_before(branch.use)
     note = "context-parallel gather of the final state"
-    if states and not states & names_within(branch.use.body or ()):
-        note += "; the aux states are not gathered"
-    return note
+    return f"{note}; the aux states are not gathered" if _gathers_final_only(branch) else note
+
+
+def _gathers_final(branch: Branch) -> bool:
+    return any(_context_parallel_call(branch, word) is not None for word in ("gather", "allgather"))
+
+
+def _gathers_final_only(branch: Branch) -> bool:
+    if branch.entry.role != "last_stage_only" or not _gathers_final(branch):
+        return False
+    states = accumulators_before(branch.use)
+    return bool(states) and not states & names_within(branch.use.body or ())

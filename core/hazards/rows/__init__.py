@@ -1,0 +1,1 @@
+"""One file a hazard, found by its name; each holds one `HAZARD`."""
