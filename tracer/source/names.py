@@ -84,6 +84,11 @@ def may_hold_names(data: bytes) -> bool:
     return any(needle in data for needle in _BYTE_NEEDLES)
 
 
+def holds_layers(text: str) -> bool:
+    """Tell whether a text may name a list of captured layers, or a mark on a block; never a false no."""
+    return any(name in text for name, kind in _KINDS.items() if kind in (Kind.LAYERS, Kind.MARK))
+
+
 def count_names(text: str) -> int:
     """Count the whole-word occurrences of capture and stage names in `text`."""
     starts: set[int] = set()
