@@ -33,7 +33,8 @@ def backbone_table(read: ModelReadings, insertions: Sequence[Insertion]) -> byte
     }
     refused |= {backbone_key(*place): repr(item.reason) for place, item in read.objections.items()}
     norms = {_key(each): repr(each.norm) for each in (*natives, *loops) if each.norm is not None}
-    tables = {"CAPTURES": captures, "LOOPS": tapped, "REFUSED": refused, "NORMS": norms}
+    marks = {_key(each): repr(each.mark) for each in natives if each.mark}
+    tables = {"CAPTURES": captures, "LOOPS": tapped, "REFUSED": refused, "NORMS": norms, "MARKS": marks}
     return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
 
 
