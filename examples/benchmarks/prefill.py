@@ -42,7 +42,7 @@ from auxtap.commands.context import cache_layout
 from auxtap.core.cache import CacheLayout
 from auxtap.rewriters.patch.diff import write_patch
 from auxtap.rewriters.patch.plan import plan_capture
-from auxtap.rewriters.places.insertion import GATE_NAME
+from auxtap.tracer.source.names import GATE_NAME
 from auxtap.serving.engine_env import set_up_engine
 from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec

@@ -12,10 +12,11 @@ from libcst import matchers as m
 
 from auxtap.core.errors import PatchError, SourceError
 from auxtap.core.source_tree import SourceTree
-from auxtap.rewriters.places.insertion import GATE_NAME, TAP_PACKAGE, Insertion
+from auxtap.rewriters.places.insertion import TAP_PACKAGE, Insertion
 from auxtap.tracer.reading.trees import Readings
 from auxtap.tracer.report.readings import ModelReadings
 from auxtap.tracer.source.fragments import SourceFile
+from auxtap.tracer.source.names import GATE_NAME
 from auxtap.tracer.source.outline import Unit
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement

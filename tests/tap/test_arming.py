@@ -155,16 +155,16 @@ def test_a_head_that_hands_on_another_state_is_refused(monkeypatch):
 
 
 def test_marks_are_set_where_a_backbone_asks_its_blocks_and_nothing_else_sets_them(monkeypatch):
-    backbone = _backbone()
-    backbone.layers = [FakeModule() for _ in range(8)]  # type: ignore[attr-defined]
+    layers = [FakeModule() for _ in range(8)]
+    backbone = FakeModule(layers_to_capture=[], layers=layers, start_layer=0, end_layer=8)
     found = arming.find_backbone(_model(backbone))
     arming.arm_backbone(found, _config(2, 6), 8, 1)
-    assert not any(hasattr(layer, "_is_layer_to_capture") for layer in backbone.layers)
+    assert not any(hasattr(layer, "_is_layer_to_capture") for layer in layers)
     monkeypatch.setattr(backbones, "MARKS", {KEY: "_is_layer_to_capture"})
     arming.arm_backbone(found, _config(2, 6), 8, 1)
-    assert [number for number, layer in enumerate(backbone.layers) if layer._is_layer_to_capture] == [2, 6]
+    assert [number for number, layer in enumerate(layers) if vars(layer)["_is_layer_to_capture"]] == [2, 6]
     arming.arm_backbone(found, _config(3), 8, 1)
-    assert [number for number, layer in enumerate(backbone.layers) if layer._is_layer_to_capture] == [3]
+    assert [number for number, layer in enumerate(layers) if vars(layer)["_is_layer_to_capture"]] == [3]
 
 
 def test_a_model_without_capture_code_is_refused():

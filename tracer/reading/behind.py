@@ -7,7 +7,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from auxtap.tracer.reading.loops import is_length
-from auxtap.tracer.reading.mentions import attribute_of, conjuncts, touches
+from auxtap.tracer.reading.mentions import attribute_of, conjuncts, is_own_line, touches
 from auxtap.tracer.reading.rounds import ObjectedError
 from auxtap.tracer.source.bodies import statements_of
 from auxtap.tracer.source.names import Kind, kind_of
@@ -69,6 +69,8 @@ class Behind:
 
     def _read(self, statements: Sequence[cst.CSTNode], *, may_drop: bool) -> None:
         for statement in statements:
+            if is_own_line(statement):
+                continue
             if isinstance(statement, cst.SimpleStatementLine):
                 self._read(statement.body, may_drop=may_drop)
             elif isinstance(statement, cst.If):

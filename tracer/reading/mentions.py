@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 import libcst as cst
 import libcst.matchers as m
 
+from auxtap.tracer.source.names import GATE_NAME
 from auxtap.tracer.source.walk import children_of
 
 _FACTS = frozenset({"shape", "device", "dtype", "ndim", "is_cuda"})
@@ -30,6 +31,16 @@ _VIEWS = frozenset({"view", "reshape", "detach", "contiguous", "to", "unsqueeze"
 _SAME = frozenset({"data", "T", "mT", "tensors"})
 # What reaches a function's names without naming them.
 UNSEEN = frozenset({"locals", "exec", "eval", "vars", "globals", "setattr", "delattr"})
+
+
+_OWN_LINE = m.If(
+    test=m.Comparison(left=m.Name(GATE_NAME), comparisons=[m.ComparisonTarget(m.IsNot(), m.Name("None"))]), orelse=None
+)
+
+
+def is_own_line(node: cst.CSTNode) -> bool:
+    """Tell whether a statement is a line that auxtap's own patch inserted, which only looks."""
+    return isinstance(node, cst.If) and m.matches(node, _OWN_LINE)
 
 
 def attribute_of(node: cst.CSTNode, owner: str) -> str | None:

@@ -14,7 +14,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from auxtap.tracer.reading.loops import BlockCall, DecoderLoop, LayerTest, names_layers
-from auxtap.tracer.reading.mentions import bound_names, conjuncts, touches
+from auxtap.tracer.reading.mentions import bound_names, conjuncts, is_own_line, touches
 from auxtap.tracer.source.bodies import statements_of
 from auxtap.tracer.source.fragments import last_name, source_of
 
@@ -158,6 +158,8 @@ class Round:
     def _step(self, way: Way, statement: cst.CSTNode) -> list[Way]:
         if isinstance(statement, cst.SimpleStatementLine):
             return self.follow(way, statement.body)
+        if is_own_line(statement):
+            return [way]
         if isinstance(statement, cst.If):
             return self._branch(way, statement)
         if isinstance(statement, cst.Else):

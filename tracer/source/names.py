@@ -5,6 +5,8 @@ from enum import Enum
 
 # What configurations and models call the number of blocks.
 LAYER_COUNT_NAMES = frozenset({"num_layers", "num_hidden_layers", "n_layers", "n_layer"})
+# What the lines of auxtap's own patch are about.
+GATE_NAME = "_auxtap"
 STAGE_NAMES = frozenset({"is_last_rank", "is_first_rank"})
 
 
