@@ -85,11 +85,15 @@ def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter,
     """Return the rewriters of the model files: a stage tap behind a capture loop, or a tap in a loop without one.
 
     With `all`, files in which neither is recognised are left out: the tap refuses their classes. A file that was named
-    must have one of them, but for the default models, which older releases cannot capture yet.
+    must have one of them, or its classes a backbone of another file that has, but for the default models, which older
+    releases cannot capture yet.
     """
     everything = tuple(models) == (ALL_MODELS,)
     found: list[Rewriter] = []
-    for path in model_files(models, files):
+    paths = model_files(models, files)
+    if not everything:
+        paths = tuple(dict.fromkeys(place for path in paths for place in _backbone_files(path, files)))
+    for path in paths:
         if everything and path.stem.endswith(_DRAFTS):
             continue
         captures = any(reading.kind == "native" for reading in files.readings.readings if reading.file == path)
@@ -100,6 +104,14 @@ def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter,
         elif everything or path.stem not in _DEFAULT_FILES:
             found += _loop_rewriters(path, files) or ([] if everything else [LoopRewriter(path)])
     return tuple(found)
+
+
+def _backbone_files(path: PurePosixPath, files: ParsedTree) -> tuple[PurePosixPath, ...]:
+    """Return the file itself where it runs decoder blocks, else those of the backbones that its classes wrap."""
+    if any(reading.file == path and reading.kind != "head" for reading in files.readings.readings):
+        return (path,)
+    wrapped = (fate.backbone_file for fate in files.readings.fates if fate.file == path.stem)
+    return tuple(dict.fromkeys(place for place in wrapped if place is not None)) or (path,)
 
 
 def _loop_rewriters(path: PurePosixPath, files: ParsedTree) -> list[Rewriter]:
