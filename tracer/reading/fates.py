@@ -14,6 +14,7 @@ _SETTER = "set_eagle3_layers_to_capture"
 _FLAG = "capture_aux_hidden_states"
 _TOWERS = ("Vision", "Encoder", "Audio")
 _MAX_DEPTH = 5
+_MAX_WRAPS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,8 @@ class Fates:
         reached[found] = flagged
         flagged = flagged or any(self._has_flag(item) for item in lineage)
         named = (self.index.find(name, item.file) for item in lineage for name in item.outline.makes)
-        built = (member.found for member in self.index.members(found)) if follow else ()
+        # What stands in an argument is at the entry, or in what wraps the language model there.
+        built = (member.found for member in self.index.members(found)) if follow and depth < _MAX_WRAPS else ()
         for made in (*named, *built):
             if made is not None and made != found:
                 self._reach(made, flagged, depth + 1, reached, follow)
