@@ -52,18 +52,15 @@ def patch(
 
 
 def _list_classes(source: str, *, json_output: bool) -> None:
-    from dataclasses import asdict
-
     from auxtap.checkout.source import open_source
     from auxtap.commands.context import cache_layout
     from auxtap.commands.views import console, patch_view
-    from auxtap.rewriters.backbones.model_classes import classify_classes
-    from auxtap.rewriters.backbones.surveys import Surveys
+    from auxtap.tracer.reading.trees import Readings
 
     layout = cache_layout()
     tree = open_source(source, layout, console.say).tree
-    fates = classify_classes(Surveys(layout.surveys).of(tree))
+    fates = Readings(layout.readings).of(tree).fates
     if json_output:
-        console.emit_json({"release": tree.release, "classes": [asdict(fate) for fate in fates]})
+        console.emit_json({"release": tree.release, "classes": [fate.to_json() for fate in fates]})
     else:
-        patch_view.show(patch_view.classes_table([patch_view.ClassRow(**asdict(fate)) for fate in fates]))
+        patch_view.show(patch_view.classes_table([patch_view.ClassRow(**fate.to_json()) for fate in fates]))

@@ -23,9 +23,9 @@ def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     """Open a source, write its patch and judge it."""
     from auxtap.checkout.source import open_source
     from auxtap.commands.views.console import say
-    from auxtap.rewriters.backbones.surveys import Surveys
     from auxtap.rewriters.patch.registry import model_files, parse_models
     from auxtap.rewriters.places.syntax import ParsedTree
+    from auxtap.tracer.reading.trees import Readings
     from auxtap.verification.proof.proved import prove_patch
 
     indices, models = parse_layers(layers), parse_models(model)
@@ -33,7 +33,7 @@ def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
     opened = open_source(source, layout, say)
     model_files(models, ParsedTree(opened.tree))
     say(f"writing and proving the patch for SGLang {opened.tree.release} ({len(opened.tree.files)} files)")
-    proved = prove_patch(opened, models, indices, Surveys(layout.surveys))
+    proved = prove_patch(opened, models, indices, Readings(layout.readings))
     if proved.level.level != "engine-proved":
         say(f"this patch has a static proof only: {proved.level.why}")
     return proved

@@ -28,15 +28,15 @@ def upgrade(
     from auxtap.checkout.publication import publish_patch
     from auxtap.checkout.source import open_source
     from auxtap.commands.views import console, sweep_view
-    from auxtap.rewriters.backbones.surveys import Surveys
     from auxtap.rewriters.patch.registry import parse_models
+    from auxtap.tracer.reading.trees import Readings
     from auxtap.verification.releases.upgrade import compare_releases
 
     indices, models = parse_layers(layers), parse_models(model)
     layout = cache_layout()
     old, new = (open_source(_spec(text), layout, console.say) for text in (from_source, to_source))
     console.say(f"comparing SGLang {old.tree.release} with {new.tree.release}")
-    report = compare_releases(old, new, models, indices, surveys=Surveys(layout.surveys))
+    report = compare_releases(old, new, models, indices, readings=Readings(layout.readings))
     written = None
     if out is not None and report.proved is not None and report.proved.proof.holds:
         written = publish_patch(out, report.after, report.proved.patch_set.patch, report.proved.manifest).patch

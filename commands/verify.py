@@ -77,7 +77,7 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     from auxtap.checkout.publication import find_patch, read_published
     from auxtap.commands import patching
     from auxtap.commands.views.console import say
-    from auxtap.rewriters.backbones.surveys import Surveys
+    from auxtap.tracer.reading.trees import Readings
     from auxtap.verification.static.static import verify_static
 
     files = find_patch(Path(target).expanduser())
@@ -91,18 +91,18 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
     manifest = published.manifest
     opened = _source_of(published, source)
     say(f"proving {files.patch} on SGLang {opened.tree.release} ({opened.tree.origin})")
-    proof = verify_static(opened, published.patch, manifest, Surveys(cache_layout().surveys))
+    proof = verify_static(opened, published.patch, manifest, Readings(cache_layout().readings))
     return _Judged(opened, manifest.models, manifest.layers, proof, manifest.patch_sha256)
 
 
 def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineReport":
-    from auxtap.rewriters.backbones.surveys import Surveys
     from auxtap.rewriters.patch.diff import write_patch
     from auxtap.rewriters.patch.plan import plan_capture
+    from auxtap.tracer.reading.trees import Readings
 
     # The static proof has shown that writing the patch again gives the same bytes.
-    tree, surveys = judged.source.tree, Surveys(cache_layout().surveys)
-    patch_set = write_patch(tree, plan_capture(tree, judged.models, judged.layers, surveys))
+    tree, readings = judged.source.tree, Readings(cache_layout().readings)
+    patch_set = write_patch(tree, plan_capture(tree, judged.models, judged.layers, readings))
     report = numeric.prove_numerically(judged.source, patch_set, choice)
     if choice.record is not None and report.holds:
         _keep(judged, report, choice.record)

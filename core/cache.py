@@ -26,9 +26,9 @@ class CacheLayout:
         return self.root / "engines"
 
     @property
-    def surveys(self) -> Path:
+    def readings(self) -> Path:
         """What the model files of a tree hold, by a digest of them."""
-        return self.root / "surveys"
+        return self.root / "readings"
 
     @property
     def models(self) -> Path:

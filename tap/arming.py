@@ -135,10 +135,13 @@ def find_backbone(model: Any) -> Backbone:
         raise RefusedError(f"{name} has {len(known)} backbones that this patch captures, not one{why}")
     module = known[0]
     key = _key(module)
+    heads = [owner for owner in model.modules() if getattr(owner, "model", None) is module]
+    for head in heads:
+        if _key(head) in backbones.REFUSED:
+            raise RefusedError(f"{name}: {_key(head)}: {backbones.REFUSED[_key(head)]}")
     start, end = int(getattr(module, "start_layer", 0)), int(getattr(module, "end_layer", len(module.layers)))
     if key in backbones.LOOPS:
         return Backbone(module, None, start, end, backbones.LOOPS[key])
-    heads = [owner for owner in model.modules() if getattr(owner, "model", None) is module]
     heads = [owner for owner in heads if hasattr(owner, "capture_aux_hidden_states")]
     if len(heads) != 1:
         raise RefusedError(f"{name}: {len(heads)} modules unpack what {type(module).__name__} captures, not one")
@@ -194,6 +197,9 @@ def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size
         setter(list(own))
     else:
         backbone.module.layers_to_capture = list(own)
+        if mark := backbones.MARKS.get(_key(backbone.module)):
+            for index in range(backbone.start, backbone.end):
+                setattr(backbone.module.layers[index], mark, index in own)
     if list(backbone.module.layers_to_capture) != list(own):
         raise RefusedError(f"{name} captures {list(backbone.module.layers_to_capture)} where {list(own)} was set")
     backbone.head.capture_aux_hidden_states = bool(own) and backbone.end >= num_layers

@@ -18,6 +18,12 @@ SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 BATCHES = SRT_ROOT / "managers/schedule_batch.py"
 # A worker's batch that does not list its requests, as before SGLang 0.5.6.
 OLD_BATCHES = b"class ModelWorkerBatch:\n    n_rows: int\n\n\nclass ScheduleBatch:\n    reqs: list\n"
+# A collector as SGLang has it from 0.5.21 on: it keeps a copy of what it is lent.
+COLLECTORS = SRT_ROOT / "layers/aux_hidden_states.py"
+COLLECTOR = b"""class AuxHiddenStateList(list):
+    def capture(self, hidden, *, owned=False):
+        self.append(hidden if owned else hidden.clone())
+"""
 TARGETS = {
     "arm": RUNNER,
     "attach": SCHEDULER,

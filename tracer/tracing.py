@@ -16,6 +16,7 @@ from auxtap.tracer.flow.layers import find_layer_rules
 from auxtap.tracer.flow.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
 from auxtap.tracer.hazards.hazard_finder import SKIPPING, find_hazards
 from auxtap.tracer.hazards.plugin_way import find_plugin_way
+from auxtap.tracer.reading.trees import read_models
 from auxtap.tracer.report.cache import NO_CACHE, TraceCache
 from auxtap.tracer.report.entries import FileTrace, Mentions
 from auxtap.tracer.report.trace_report import Flow, FlowStep, Hazard, SkippedFile, TraceReport
@@ -110,6 +111,7 @@ def _trace_tree(
         hazards=hazards,
         num_layers=num_layers,
         delivery=find_delivery(tracer.index) if flows else (),
+        readings=tuple(read_models(tracer.index, [path for path in shown if path in tracer.index.model_files])),
         skipped=tuple(SkippedFile(path, reason) for path, reason in sorted(tracer.index.skipped.items())),
     )
 

@@ -16,6 +16,7 @@ from auxtap.commands.views.entry_rows import EntryRow, EntryRows
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.flow.steps import step_of
 from auxtap.tracer.report.entries import CaptureSite, FileTrace, StageBranch
+from auxtap.tracer.report.readings import Reading
 from auxtap.tracer.report.roles import Role, Step
 from auxtap.tracer.report.trace_report import Evidence, Flow, Hazard, LayerRule, TraceReport
 
@@ -29,6 +30,18 @@ _FACT_TITLES = {
 }
 
 
+_FORMS = {
+    "sum": "{}",
+    "gather": "the gather of {} over the ranks' rows",
+    "state": "a copy of {}",
+    "in_block": "what the block is given ({}), taken within it,",
+}
+_TIMES = {
+    "before": "before each block",
+    "next": "behind the block before",
+    "within": "before it changes",
+    "behind_last": "behind the last block",
+}
 _OPENINGS = ("(", "[", "{", "=")
 
 
@@ -91,6 +104,7 @@ def _parts(report: TraceReport) -> Iterator[RenderableType]:
     yield from _fact_lists(report)
     yield from _delivery_lists(report)
     yield from _hazard_lists(report)
+    yield from _reading_lists(report)
     yield from _skipped_lists(report)
 
 
@@ -206,6 +220,30 @@ def hazard_words(hazard: Hazard) -> str:
     state = "on by default" if hazard.default_on else "off by default"
     where = "" if hazard.hardware is None else f" on {hazard.hardware}"
     return f"{hazard.name}: {hazard.text}\nwhen: {hazard.trigger} ({state}{where})\navoid: {hazard.avoid}"
+
+
+def _reading_lists(report: TraceReport) -> Iterator[RenderableType]:
+    if report.readings:
+        title = Text("What a patch captures and what it refuses, and why", style="bold")
+        yield Group(title, *(_item(reading_words(each), _reading_places(each)) for each in report.readings))
+
+
+def reading_words(reading: Reading) -> str:
+    """Return what a patch does with a class, and why not more."""
+    if reading.objections:
+        return f"{reading.scope} is not captured: {'; '.join(each.reason for each in reading.objections)}"
+    state = " + ".join(filter(None, (reading.hidden, reading.residual)))
+    if reading.kind == "loop":
+        named = f"--model {reading.file.stem}"
+        return f"{reading.scope} captures nothing; a line at the top of a round takes {state} ({named})"
+    ways = dict.fromkeys((_FORMS[place.form].format(state), _TIMES[place.when]) for place in reading.places)
+    return f"{reading.scope} takes {', and '.join(f'{form} {when}' for form, when in ways)}"
+
+
+def _reading_places(reading: Reading) -> list[Evidence]:
+    taken = [line for place in reading.places for line in (place.at, *place.inside)]
+    lines = [each.at for each in reading.objections] or taken
+    return list(dict.fromkeys(lines))
 
 
 def _skipped_lists(report: TraceReport) -> Iterator[RenderableType]:

@@ -42,11 +42,11 @@ from auxtap.commands.context import cache_layout
 from auxtap.core.cache import CacheLayout
 from auxtap.rewriters.patch.diff import write_patch
 from auxtap.rewriters.patch.plan import plan_capture
-from auxtap.rewriters.places.insertion import GATE_NAME
 from auxtap.serving.engine_env import set_up_engine
 from auxtap.serving.processes import choose_port
 from auxtap.serving.profile import LOOPBACK, LaunchSpec
 from auxtap.serving.server import ServerProcess
+from auxtap.tracer.source.names import GATE_NAME
 from auxtap.verification.engine.engine_scripts import engine_script, run_engine_script
 
 RELEASE, LAYERS = "0.5.9", (1, 2, 3)

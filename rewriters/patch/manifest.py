@@ -8,8 +8,8 @@ from typing import Any
 
 from auxtap.core.errors import PatchError
 from auxtap.core.files import json_bytes, sha256_bytes
-from auxtap.rewriters.backbones.model_classes import ClassFate
 from auxtap.rewriters.patch.diff import PatchSet
+from auxtap.tracer.report.readings import ClassFate
 
 SCHEMA = 1
 PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"

@@ -7,12 +7,13 @@ from pathlib import PurePosixPath
 
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree, is_below
-from auxtap.rewriters.backbones.surveys import ModelFile, Surveys
 from auxtap.rewriters.patch.hazards import HAZARDS_NAME, Decision, decide_hazards, hazard_table
 from auxtap.rewriters.patch.registry import all_rewriters
 from auxtap.rewriters.patch.table import BACKBONES_NAME, backbone_table
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.rewriters.places.syntax import ParsedTree
+from auxtap.tracer.reading.trees import Readings
+from auxtap.tracer.report.readings import NOTHING_READ, ModelReadings
 
 TAP_ROOT = SRT_ROOT / "auxtap"
 
@@ -30,7 +31,7 @@ class CapturePlan:
     """What a patch for one tree inserts, adds and decides.
 
     `layers` are the capture indices that a server gets by default; the patch itself names none. `insertions` are
-    in the order of path and line.
+    in the order of path and line. `models_read` is what the tracer reads of the model files.
     """
 
     release: str
@@ -39,6 +40,7 @@ class CapturePlan:
     insertions: tuple[Insertion, ...]
     new_files: tuple[NewFile, ...]
     decisions: tuple[Decision, ...]
+    models_read: ModelReadings = NOTHING_READ
 
     @property
     def server_flags(self) -> tuple[str, ...]:
@@ -52,9 +54,9 @@ class CapturePlan:
 
 
 def plan_capture(
-    tree: SourceTree, models: Sequence[str], layers: Sequence[int], surveys: Surveys | None = None
+    tree: SourceTree, models: Sequence[str], layers: Sequence[int], readings: Readings | None = None
 ) -> CapturePlan:
-    """Find every place in `tree` and return the plan; `surveys` keeps what the model files hold.
+    """Find every place in `tree` and return the plan; `readings` keeps what the model files hold.
 
     Raises:
         PatchError: an anchor is missing or stands twice, or the tree is patched already.
@@ -65,21 +67,22 @@ def plan_capture(
             f"{tree.origin} is patched already: it holds {patched[0]}",
             hint="give the tree without the patch, for a checkout PATH@REF with the release's tag",
         )
-    parsed = ParsedTree(tree)
+    parsed = ParsedTree(tree, readings)
     insertions = [rewriter.propose(parsed) for rewriter in all_rewriters(models, parsed)]
     return CapturePlan(
         release=tree.release,
         models=tuple(models),
         layers=tuple(layers),
         insertions=tuple(sorted(insertions, key=_place)),
-        new_files=_tap_files((surveys or Surveys()).of(tree), insertions),
+        new_files=_tap_files(parsed.readings, insertions),
         decisions=decide_hazards(tree),
+        models_read=parsed.readings,
     )
 
 
-def _tap_files(files: Sequence[ModelFile], insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
+def _tap_files(read: ModelReadings, insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
     """Return the tap with its tables: of the backbones that fit the model files and insertions, and of hazards."""
-    tables = {BACKBONES_NAME: backbone_table(files, insertions), HAZARDS_NAME: hazard_table()}
+    tables = {BACKBONES_NAME: backbone_table(read, insertions), HAZARDS_NAME: hazard_table()}
     return tuple(NewFile(file.path, tables.get(file.path.name, file.data)) for file in read_tap_files())
 
 

@@ -7,14 +7,13 @@ from typing import Protocol
 
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import MODELS_ROOT
-from auxtap.rewriters.backbones.backbones import survey_backbones
 from auxtap.rewriters.places.arm import ArmRewriter
 from auxtap.rewriters.places.attach import AttachRewriter
 from auxtap.rewriters.places.gate import GateRewriter
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.rewriters.places.loop import LoopRewriter, LoopStageRewriter
 from auxtap.rewriters.places.note import NoteRewriter
-from auxtap.rewriters.places.stage import StageRewriter, captures_states, captures_with_exit, has_stages
+from auxtap.rewriters.places.stage import StageRewriter
 from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.rewriters.places.tap import TapRewriter
 
@@ -25,6 +24,7 @@ DEFAULT_MODELS = ("deepseek", "llama")
 # Files of draft models, which are never the served one.
 _DRAFTS = ("_eagle", "_eagle3", "_nextn", "_mtp")
 _DEFAULT_FILES = tuple(ALIASES.get(name, name) for name in DEFAULT_MODELS)
+_STAGES = b"pp_group"
 _NAME = re.compile(r"[a-z0-9_]+")
 
 
@@ -85,31 +85,37 @@ def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter,
     """Return the rewriters of the model files: a stage tap behind a capture loop, or a tap in a loop without one.
 
     With `all`, files in which neither is recognised are left out: the tap refuses their classes. A file that was named
-    must have one of them, but for the default models, which older releases cannot capture yet.
+    must have one of them, or its classes a backbone of another file that has, but for the default models, which older
+    releases cannot capture yet.
     """
     everything = tuple(models) == (ALL_MODELS,)
     found: list[Rewriter] = []
-    for path in model_files(models, files):
-        data = files.files[path]
-        if everything:
-            found += _recognised(path, data)
-        elif has_stages(data):
-            found.append(StageRewriter(path))
-        elif not captures_states(data) and path.stem not in _DEFAULT_FILES:
-            found += _loop_rewriters(path, data) or [LoopRewriter(path)]
+    paths = model_files(models, files)
+    if not everything:
+        paths = tuple(dict.fromkeys(place for path in paths for place in _backbone_files(path, files)))
+    for path in paths:
+        if everything and path.stem.endswith(_DRAFTS):
+            continue
+        captures = any(reading.kind == "native" for reading in files.readings.readings if reading.file == path)
+        if captures:
+            staged = [reading for reading in files.readings.usable("native") if reading.file == path and reading.exits]
+            if len(staged) == 1 if everything else _STAGES in files.files[path]:
+                found.append(StageRewriter(path))
+        elif everything or path.stem not in _DEFAULT_FILES:
+            found += _loop_rewriters(path, files) or ([] if everything else [LoopRewriter(path)])
     return tuple(found)
 
 
-def _recognised(path: PurePosixPath, data: bytes) -> list[Rewriter]:
-    if path.stem.endswith(_DRAFTS):
-        return []
-    if captures_states(data):
-        return [StageRewriter(path)] if has_stages(data) and captures_with_exit(data) else []
-    return _loop_rewriters(path, data)
+def _backbone_files(path: PurePosixPath, files: ParsedTree) -> tuple[PurePosixPath, ...]:
+    """Return the file itself where it runs decoder blocks, else those of the backbones that its classes wrap."""
+    if any(reading.file == path and reading.kind != "head" for reading in files.readings.readings):
+        return (path,)
+    wrapped = (fate.backbone_file for fate in files.readings.fates if fate.file == path.stem)
+    return tuple(dict.fromkeys(place for place in wrapped if place is not None)) or (path,)
 
 
-def _loop_rewriters(path: PurePosixPath, data: bytes) -> list[Rewriter]:
-    loops = survey_backbones(data).loops
+def _loop_rewriters(path: PurePosixPath, files: ParsedTree) -> list[Rewriter]:
+    loops = [reading for reading in files.readings.usable("loop") if reading.file == path]
     if len(loops) != 1:
         return []
     return [LoopRewriter(path), *([LoopStageRewriter(path)] if loops[0].exits else [])]

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import MODELS_ROOT
-from auxtap.rewriters.backbones.surveys import ModelFile
 from auxtap.rewriters.places.insertion import Insertion
+from auxtap.tracer.report.readings import ModelReadings, Reading
 
 BACKBONES_NAME = "backbones.py"
 _HEAD = """\"\"\"Which backbones this patch captures, and how; written by auxtap from the tree it is for.\"\"\"
@@ -19,29 +19,31 @@ def backbone_key(path: PurePosixPath, class_name: str) -> str:
     return f"{'.'.join(module.parts)}.{class_name}"
 
 
-def backbone_table(files: Sequence[ModelFile], insertions: Sequence[Insertion]) -> bytes:
-    """Return the table's module; the same files and insertions always give the same bytes."""
+def backbone_table(read: ModelReadings, insertions: Sequence[Insertion]) -> bytes:
+    """Return the table's module; the same readings and insertions always give the same bytes."""
     staged = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "stage"}
     looped = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "loop"}
-    captures: dict[str, str] = {}
-    loops: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    norms: dict[str, str] = {}
-    for file in files:
-        path, survey = file.path, file.survey
-        for capture in survey.captures:
-            place = path, capture.class_name
-            captures[backbone_key(*place)] = repr(place in staged)
-        for loop in survey.loops:
-            place = path, loop.plain.class_name
-            if place in looped:
-                loops[backbone_key(*place)] = repr(place in staged)
-            else:
-                refused[backbone_key(*place)] = repr(f"write the patch with --model {path.stem}")
-        norms |= {backbone_key(path, name): repr(norm) for name, norm in survey.norms.items()}
-        refused |= {backbone_key(path, name): repr(reason) for name, reason in survey.refused.items()}
-    tables = {"CAPTURES": captures, "LOOPS": loops, "REFUSED": refused, "NORMS": norms}
+    natives, loops = read.usable("native"), read.usable("loop")
+    captures = {_key(each): repr(_place(each) in staged) for each in natives}
+    tapped = {_key(each): repr(_place(each) in staged) for each in loops if _place(each) in looped}
+    refused = {
+        _key(each): repr(f"write the patch with --model {each.file.stem}")
+        for each in loops
+        if _place(each) not in looped
+    }
+    refused |= {backbone_key(*place): repr(item.reason) for place, item in read.objections.items()}
+    norms = {_key(each): repr(each.norm) for each in (*natives, *loops) if each.norm is not None}
+    marks = {_key(each): repr(each.mark) for each in natives if each.mark}
+    tables = {"CAPTURES": captures, "LOOPS": tapped, "REFUSED": refused, "NORMS": norms, "MARKS": marks}
     return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
+
+
+def _place(reading: Reading) -> tuple[PurePosixPath, str]:
+    return reading.file, reading.class_name
+
+
+def _key(reading: Reading) -> str:
+    return backbone_key(*_place(reading))
 
 
 def _table(name: str, entries: Mapping[str, str]) -> str:

@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 import libcst as cst
 from libcst import matchers as m
 
-from auxtap.rewriters.places.insertion import GATE_NAME, TAP_PACKAGE, Insertion
+from auxtap.rewriters.places.insertion import TAP_PACKAGE, Insertion
 from auxtap.rewriters.places.syntax import ParsedFile, ParsedTree, Statement
+from auxtap.tracer.source.names import GATE_NAME
 
 _IMPORT = m.SimpleStatementLine(body=[m.AtLeastN(m.Import() | m.ImportFrom(), n=1)])
 _TEXT = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())])

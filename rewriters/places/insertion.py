@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-GATE_NAME = "_auxtap"
+from auxtap.tracer.source.names import GATE_NAME
+
 TAP_PACKAGE = "sglang.srt.auxtap"
 
 

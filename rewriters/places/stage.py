@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import libcst as cst
 from libcst import matchers as m
 
-from auxtap.rewriters.backbones.backbones import CaptureFunction, survey_capture
-from auxtap.rewriters.backbones.capture_loops import CAPTURE_SUFFIX
 from auxtap.rewriters.places.insertion import Insertion, guarded_call
-from auxtap.rewriters.places.syntax import ParsedFile, ParsedTree
-
-_STAGES = b"pp_group"
+from auxtap.rewriters.places.syntax import ParsedFile, ParsedTree, Statement
+from auxtap.tracer.report.readings import Reading
 
 
 @dataclass(frozen=True)
@@ -24,64 +22,61 @@ class StageRewriter:
         """Return the place before the only stage exit behind a capture loop, with that function's own names.
 
         Raises:
-            PatchError: there is no such exit, or more than one, or a return may leave it out, or the function has
-                not exactly one accumulator and one forward batch, or binds one of them anew.
+            PatchError: there is no such exit, or more than one, or its class is objected to, or the function has not
+                exactly one forward batch, or binds it anew.
         """
         parsed = files.parsed(self.kind, self.path)
-        captures = self._capture_function(parsed)
-        scope, exit_line = captures.scope, captures.exits[0].line
-        function = parsed.function(self.kind, scope)
-        body = parsed.body(function)
-        found = [
-            statement
-            for statement in body
-            if m.matches(statement, m.If()) and parsed.first_line(statement) == exit_line
-        ]
+        reading = self._reading(parsed, files)
+        if len(reading.batches) != 1:
+            found = f"found {len(reading.batches)}: {', '.join(reading.batches) or 'none'}"
+            raise parsed.refuse(self.kind, reading.scope, "one parameter of class ForwardBatch", found)
         anchor = "the stage exit behind the capture loop"
-        statement = parsed.single(self.kind, scope, f"{anchor} at the function's own level", found, body)
-        self._require_one(parsed, scope, "accumulator of captured states", captures.accumulators)
-        self._require_one(parsed, scope, "parameter of class ForwardBatch", captures.batches)
-        parsed.refuse_early_leave(self.kind, scope, anchor, statement, body)
-        before = body[: body.index(statement)]
-        behind = [item for item in before if parsed.first_line(item) > captures.loop_line]
-        parsed.refuse_rebinding(self.kind, scope, captures.batches[0], before)
-        parsed.refuse_rebinding(self.kind, scope, captures.accumulators[0], behind)
-        text = guarded_call("stage", captures.owner, captures.accumulators[0], captures.batches[0])
-        return parsed.insert_before(statement, kind=self.kind, scope=scope, anchor=f"before {anchor}", text=text)
+        text = guarded_call("stage", reading.owner, reading.accumulator, reading.batches[0])
+        return insert_before_exit(self.kind, parsed, reading, anchor, text)
 
-    def _capture_function(self, parsed: ParsedFile) -> CaptureFunction:
-        survey = survey_capture(parsed.data)
-        with_exits = [function for function in survey.functions if function.exits]
-        if len(with_exits) == 1 and len(with_exits[0].exits) == 1 and not survey.unrecognised:
+    def _reading(self, parsed: ParsedFile, files: ParsedTree) -> Reading:
+        ours = [
+            reading for reading in files.readings.readings if reading.file == self.path and reading.kind == "native"
+        ]
+        with_exits = [reading for reading in ours if reading.exits and not reading.objections]
+        objections = [objection for reading in ours for objection in reading.objections]
+        if len(with_exits) == 1 and len(with_exits[0].exits) == 1 and not objections:
             return with_exits[0]
-        exits = [f"{found.line} ({function.scope})" for function in survey.functions for found in function.exits]
-        scopes = [function.scope for function in survey.functions]
-        captures = ", ".join(scopes) or "no function"
-        unknown = f", an unknown way of capturing in {', '.join(survey.unrecognised)}" if survey.unrecognised else ""
-        raise parsed.refuse(
-            self.kind,
-            scopes[0] if len(scopes) == 1 else "",
-            "one stage exit (a return unless it is the last rank) behind the loop of one function that captures",
-            f"found {captures} capturing and stage exits at {', '.join(exits) or 'none'}{unknown}",
+        scopes = list(dict.fromkeys(reading.scope for reading in ours))
+        exits = [f"{line} ({reading.scope})" for reading in ours for line in reading.exits]
+        found = f"found {', '.join(scopes) or 'no function'} capturing and stage exits at {', '.join(exits) or 'none'}"
+        reasons = "; ".join(f"line {item.at.line}: {item.reason}: {item.at.code}" for item in objections)
+        looked_for = (
+            "one stage exit (a return unless it is the last rank) behind the loop of one function that captures"
         )
-
-    def _require_one(self, parsed: ParsedFile, scope: str, what: str, names: tuple[str, ...]) -> None:
-        if len(names) != 1:
-            found = f"found {len(names)}: {', '.join(names) or 'none'}"
-            raise parsed.refuse(self.kind, scope, f"one {what}", found)
+        raise parsed.refuse(self.kind, scopes[0] if len(scopes) == 1 else "", looked_for, reasons or found)
 
 
-def captures_states(data: bytes) -> bool:
-    """Tell whether a model file names captured layers."""
-    return CAPTURE_SUFFIX.encode() in data
+def insert_before_exit(kind: str, parsed: ParsedFile, reading: Reading, anchor: str, text: str) -> Insertion:
+    """Propose a line before the only stage exit of a reading.
+
+    Raises:
+        PatchError: a return may leave it out, or the forward batch is bound anew before it.
+    """
+    body = parsed.body(parsed.function(kind, reading.scope))
+    found = [node for node in body if m.matches(node, m.If()) and parsed.first_line(node) in reading.exits]
+    statement = parsed.single(kind, reading.scope, f"{anchor} at the function's own level", found, body)
+    parsed.refuse_early_leave(kind, reading.scope, anchor, statement, body)
+    parsed.refuse_rebinding(kind, reading.scope, reading.batches[0], body[: body.index(statement)])
+    return parsed.insert_before(statement, kind=kind, scope=reading.scope, anchor=f"before {anchor}", text=text)
 
 
-def has_stages(data: bytes) -> bool:
-    """Tell whether a model file both captures states and knows pipeline stages; older ones do not do both."""
-    return captures_states(data) and _STAGES in data
+def body_of_loop(kind: str, parsed: ParsedFile, reading: Reading) -> list[Statement]:
+    """Return the statements of a round of a reading's loop.
 
-
-def captures_with_exit(data: bytes) -> bool:
-    """Tell whether a model file has one recognised capture function with a stage exit."""
-    survey = survey_capture(data)
-    return not survey.unrecognised and len([function for function in survey.functions if function.exits]) == 1
+    Raises:
+        PatchError: they stand on the line of the loop.
+    """
+    statements = parsed.body(parsed.function(kind, reading.scope))
+    found = [node for node in statements if m.matches(node, m.For()) and parsed.first_line(node) == reading.loop_line]
+    statement = parsed.single(kind, reading.scope, "the decoder loop", found, statements)
+    block = statement.body if isinstance(statement, cst.For) else None
+    body = [node for node in block.body if isinstance(node, Statement)] if isinstance(block, cst.IndentedBlock) else []
+    if not body:
+        raise parsed.refuse(kind, reading.scope, "a loop with a body of its own lines", "found it on one line")
+    return body

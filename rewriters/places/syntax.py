@@ -12,8 +12,11 @@ from libcst import matchers as m
 
 from auxtap.core.errors import PatchError, SourceError
 from auxtap.core.source_tree import SourceTree
-from auxtap.rewriters.places.insertion import GATE_NAME, TAP_PACKAGE, Insertion
+from auxtap.rewriters.places.insertion import TAP_PACKAGE, Insertion
+from auxtap.tracer.reading.trees import Readings
+from auxtap.tracer.report.readings import ModelReadings
 from auxtap.tracer.source.fragments import SourceFile
+from auxtap.tracer.source.names import GATE_NAME
 from auxtap.tracer.source.outline import Unit
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -261,16 +264,22 @@ def annotated_fields(data: bytes, class_name: str | None = None) -> frozenset[st
 
 
 class ParsedTree:
-    """The files of a source tree, each parsed when it is first asked for."""
+    """The files of a source tree, each parsed when it is first asked for, and what the tracer reads of its models."""
 
-    def __init__(self, tree: SourceTree) -> None:
+    def __init__(self, tree: SourceTree, readings: Readings | None = None) -> None:
         self.tree = tree
+        self._reader = readings or Readings()
         self._parsed: dict[PurePosixPath, ParsedFile] = {}
 
     @property
     def files(self) -> Mapping[PurePosixPath, bytes]:
         """The bytes of every file."""
         return self.tree.files
+
+    @property
+    def readings(self) -> ModelReadings:
+        """What the model files hold."""
+        return self._reader.of(self.tree)
 
     def parsed(self, kind: str, path: PurePosixPath) -> ParsedFile:
         """Return a file that a rewriter may insert into.

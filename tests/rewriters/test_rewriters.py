@@ -15,6 +15,8 @@ from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.tests.shaped import (
     BATCH,
     BATCHES,
+    COLLECTOR,
+    COLLECTORS,
     FIXTURES,
     LLAMA,
     LOGITS,
@@ -37,7 +39,8 @@ def cases(suffix: str) -> list[tuple[str, str]]:
 
 def with_neighbours(path: PurePosixPath, data: bytes) -> dict[PurePosixPath, bytes]:
     """Return a file with what else its case needs: the scheduler matters only where the batch lists no requests."""
-    return {path: data, **({BATCHES: OLD_BATCHES} if path == SCHEDULER else {})}
+    more = {SCHEDULER: {BATCHES: OLD_BATCHES}, LLAMA: {COLLECTORS: COLLECTOR}}
+    return {path: data, **more.get(path, {})}
 
 
 def models_for(path: PurePosixPath) -> tuple[str, ...]:
@@ -70,8 +73,8 @@ REFUSED = {
     ("tap", "renamed"): ("LogitsProcessor.forward", "looked for a parameter hidden_states"),
     ("stage", "no_exit"): ("LlamaModel.forward", "stage exits at none"),
     ("stage", "two_exits"): ("LlamaModel.forward", "stage exits at 15"),
-    ("stage", "early_return"): ("LlamaModel.forward", "found a return before it, at line 13"),
-    ("stage", "unknown_way"): (str(LLAMA), "an unknown way of capturing in LlamaModel.forward"),
+    ("stage", "early_return"): ("LlamaModel.forward", "line 13: it returns without what it captured"),
+    ("stage", "unknown_way"): ("LlamaModel.forward", "it fills 0 collectors that it makes before its loop"),
     ("stage", "no_batch"): ("LlamaModel.forward", "one parameter of class ForwardBatch; found 0"),
     ("loop", "other_norm"): (str(MIXTRAL), "no norm behind the loop adds the residual"),
     ("loop", "no_norm"): (str(MIXTRAL), "no norm behind the loop adds the residual"),

@@ -208,6 +208,32 @@ def test_a_refused_backbone_is_named_with_its_reason(monkeypatch):
         arming.find_backbone(_model(_backbone()))
 
 
+def test_a_head_that_hands_on_another_state_is_refused(monkeypatch):
+    class ScalingHead(FakeModule):
+        def forward(self) -> None:
+            """Stand where the head's own forward would."""
+
+    backbone = _backbone()
+    model = ScalingHead(backbone, model=backbone, capture_aux_hidden_states=False)
+    assert arming.find_backbone(model).head is model
+    monkeypatch.setattr(backbones, "REFUSED", {KEY.replace("FakeModule", "ScalingHead"): "the final state is scaled"})
+    with pytest.raises(RefusedError, match="ScalingHead: the final state is scaled"):
+        arming.find_backbone(model)
+
+
+def test_marks_are_set_where_a_backbone_asks_its_blocks_and_nothing_else_sets_them(monkeypatch):
+    layers = [FakeModule() for _ in range(8)]
+    backbone = FakeModule(layers_to_capture=[], layers=layers, start_layer=0, end_layer=8)
+    found = arming.find_backbone(_model(backbone))
+    arming.arm_backbone(found, _config(2, 6), 8, 1)
+    assert not any(hasattr(layer, "_is_layer_to_capture") for layer in layers)
+    monkeypatch.setattr(backbones, "MARKS", {KEY: "_is_layer_to_capture"})
+    arming.arm_backbone(found, _config(2, 6), 8, 1)
+    assert [number for number, layer in enumerate(layers) if vars(layer)["_is_layer_to_capture"]] == [2, 6]
+    arming.arm_backbone(found, _config(3), 8, 1)
+    assert [number for number, layer in enumerate(layers) if vars(layer)["_is_layer_to_capture"]] == [3]
+
+
 def test_a_model_without_capture_code_is_refused():
     with pytest.raises(RefusedError, match="0 backbones that this patch captures"):
         arming.find_backbone(FakeModule())

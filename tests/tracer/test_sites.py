@@ -120,7 +120,7 @@ def test_capture_after_the_block_is_its_output(trace_source: Tracer) -> None:
         "        return x, aux_hidden_states\n"
     )
     append = next(site for site in trace.capture_sites if site.role == "append")
-    assert append.note == "output of block index; not a final-layer state"
+    assert append.note == "output of block index"
 
 
 def test_in_layer_capture(trace_source: Tracer) -> None:

@@ -7,8 +7,8 @@ import pytest
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.release import release_key
-from auxtap.rewriters.backbones.backbones import survey_backbones
 from auxtap.tracer.report.cache import TraceCache
+from auxtap.tracer.report.readings import ModelReadings
 from auxtap.tracer.tracing import trace_tree
 from auxtap.verification.proof.proved import prove_patch
 from auxtap.verification.releases.sweep import chosen_releases
@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def dropping_scopes(source: Source, cache: CacheLayout) -> set[tuple[PurePosixPath, str]]:
-    """Return the functions in which the tracer, another reader altogether, sees a stage exit drop states."""
+    """Return the functions in which the tracer sees a stage exit drop states."""
     report = trace_tree(source.tree, everything=True, cache=TraceCache(cache.root / "traces"))
     return {
         (trace.file, branch.scope)
@@ -36,13 +36,9 @@ def dropping_scopes(source: Source, cache: CacheLayout) -> set[tuple[PurePosixPa
     }
 
 
-def refused_scopes(source: Source, scopes: set[tuple[PurePosixPath, str]]) -> set[tuple[PurePosixPath, str]]:
+def refused_scopes(read: ModelReadings, scopes: set[tuple[PurePosixPath, str]]) -> set[tuple[PurePosixPath, str]]:
     """Return those of the scopes whose class the patch's table refuses by name."""
-    return {
-        (path, scope)
-        for path, scope in scopes
-        if scope.partition(".")[0] in survey_backbones(source.tree.files[path]).refused
-    }
+    return {(path, scope) for path, scope in scopes if (path, scope.partition(".")[0]) in read.objections}
 
 
 def test_the_patch_for_every_model_holds(release: str, shared_cache: CacheLayout) -> None:
@@ -52,7 +48,7 @@ def test_the_patch_for_every_model_holds(release: str, shared_cache: CacheLayout
     staged = {(each.path, each.scope) for each in proved.patch_set.plan.insertions if each.kind == "stage"}
     dropping = dropping_scopes(source, shared_cache)
     left = dropping - staged
-    assert left == refused_scopes(source, left)
+    assert left == refused_scopes(proved.patch_set.plan.models_read, left)
     # Up to 0.4.6.post1 no model has both: pipeline stages, and states that it captures.
     if dropping or release_key(release) > release_key("0.4.6.post1"):
         assert len(dropping & staged) > len(dropping) / 2

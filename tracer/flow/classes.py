@@ -69,10 +69,14 @@ class ClassIndex:
         return {outline.name: FoundClass(path, outline) for outline in classes}
 
     def find(self, name: str, near: PurePosixPath) -> FoundClass | None:
-        """Return the class of that name in `near`, else in a file of models/ that defines it."""
+        """Return the class of that name in `near`, else in a file of models/ that defines it: the one it imports."""
         local = self.classes_of(near).get(name)
         if local is not None:
             return local
+        module = self.source(near).outline.imports.get(name) if near not in self.skipped else None
+        for path in self._files_with_class.get(name, ()) if module else ():
+            if path.stem == module and name in (classes := self.classes_of(path)):
+                return classes[name]
         if name not in self._found:
             self._found[name] = self._search(name)
         return self._found[name]

@@ -131,6 +131,7 @@ _ALL = (
     _site("prune", Step.CONSUMER, "Picks, from each captured state, the rows that are kept."),
     _site("pack_function", Step.CONSUMER, "The function that joins captured states into one tensor."),
     _site("join", Step.CONSUMER, "The captured states are joined into one tensor along the hidden dimension."),
+    _site("tapped", Step.CONSUMER, "A line of auxtap's own patch hands the captured states to its tap."),
     _site(
         "store",
         Step.CONSUMER,

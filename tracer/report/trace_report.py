@@ -4,23 +4,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from auxtap.tracer.report.entries import FileTrace, JsonEntry
+from auxtap.tracer.report.readings import Reading, SourceLine
 
 # Raised when a key changes its meaning or goes; new keys do not raise it. See docs/trace-schema.md.
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """A line that supports a statement."""
-
-    file: PurePosixPath
-    line: int
-    scope: str
-    code: str
-
-    def to_json(self) -> JsonEntry:
-        """Return it as data."""
-        return {"file": str(self.file), "line": self.line, "scope": self.scope, "code": self.code}
+# A line that supports a statement.
+Evidence = SourceLine
 
 
 @dataclass(frozen=True)
@@ -210,6 +201,7 @@ class TraceReport:
     num_layers: int | None = None
     delivery: tuple[FlowStep, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
     @property
     def n_unknown(self) -> int:
@@ -235,5 +227,6 @@ class TraceReport:
             "delivery": [step.to_json() for step in self.delivery],
             "hazards": [hazard.to_json() for hazard in self.hazards],
             "skipped": [item.to_json() for item in self.skipped],
+            "readings": [reading.to_json() for reading in self.readings],
             "code": code,
         }

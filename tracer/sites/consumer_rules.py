@@ -20,7 +20,7 @@ from auxtap.tracer.sites.shapes import (
 )
 from auxtap.tracer.sites.site_registry import NONE, STATES_OR_STATE, Finding, rule
 from auxtap.tracer.source.fragments import last_name, source_of
-from auxtap.tracer.source.names import Kind
+from auxtap.tracer.source.names import GATE_NAME, Kind
 from auxtap.tracer.source.occurrences import Occurrence
 
 _ALLOCATION = m.Call(func=m.Attribute(attr=m.Name("zeros") | m.Name("empty") | m.Name("new_empty")))
@@ -220,19 +220,30 @@ def _prune(occurrence: Occurrence) -> Finding | None:
         return None
     if isinstance(parent, cst.CompFor) and parent.iter is occurrence.reference:
         comprehension = occurrence.fragment.parent_of(parent)
-        return Finding(comprehension, value=source_of(comprehension))
+        return Finding(comprehension, value=source_of(comprehension)) if _picks(comprehension) else None
     if isinstance(parent, cst.Subscript) and parent.value is occurrence.reference:
         return Finding(parent, value=source_of(parent))
     value = assigned_value(occurrence)
     if isinstance(value, cst.Subscript) and is_kind(value.value, Kind.STATES):
         return Finding(value, value=source_of(value))
     if isinstance(value, cst.ListComp) and is_kind(value.for_in.iter, Kind.STATES):
-        return Finding(value, value=source_of(value))
+        return Finding(value, value=source_of(value)) if _picks(value) else None
+    chosen, holder = chooser_of(occurrence)
+    if isinstance(chosen, cst.IfExp) and isinstance(holder, cst.Assign) and any(map(_picks, choices_of(chosen))):
+        return Finding(occurrence.reference, value=source_of(occurrence.reference))
     enumerated = occurrence.fragment.parent_of(parent)
     loop = occurrence.fragment.parent_of(enumerated)
     if isinstance(loop, cst.For) and loop.iter is enumerated and m.matches(enumerated, m.Call(args=[m.Arg()])):
         return Finding(enumerated)
     return None
+
+
+def _picks(node: cst.CSTNode) -> bool:
+    """Tell whether a comprehension takes the states, or rows of them, and nothing that is worked out of them."""
+    if not isinstance(node, cst.ListComp | cst.GeneratorExp) or not isinstance(node.for_in.target, cst.Name):
+        return False
+    state = m.Name(node.for_in.target.value)
+    return m.matches(node.elt, state | m.Subscript(value=state) | m.List(elements=[]))
 
 
 @rule("store")
@@ -269,3 +280,11 @@ def _expected_read(occurrence: Occurrence) -> Finding | None:
     if occurrence.kind is Kind.EXPECTED and own is not None and own.value is occurrence.reference:
         return Finding(own, to=last_name(target_of(own)))
     return None
+
+
+@rule("tapped")
+def _tapped(occurrence: Occurrence) -> Finding | None:
+    """A line that auxtap's own patch inserted."""
+    own = m.Call(func=m.Attribute(value=m.Name(GATE_NAME)))
+    call = enclosing_call(occurrence, lambda item: m.matches(item, own))
+    return None if call is None else Finding(call, to=source_of(call.func))

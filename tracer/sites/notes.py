@@ -198,7 +198,8 @@ def _block_note(site: Site, value: cst.BaseExpression | None) -> str | None:
         return f"{point.side} of block {point.index}, taken inside it; not a final-layer state"
     normed = any("norm" in (last_name(call) or "") for call in find(value, cst.Call))
     norm = ", before its norm" if point.side == "input" and not normed else ""
-    return f"{point.side} of block {point.index}{norm}; not a final-layer state"
+    # What leaves a block may be what leaves the last one.
+    return f"{point.side} of block {point.index}{norm}{'; not a final-layer state' if point.side == 'input' else ''}"
 
 
 def _hand_in_note(site: Site, sites: Sequence[Site]) -> str | None:

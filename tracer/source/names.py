@@ -5,6 +5,8 @@ from enum import Enum
 
 # What configurations and models call the number of blocks.
 LAYER_COUNT_NAMES = frozenset({"num_layers", "num_hidden_layers", "n_layers", "n_layer"})
+# What the lines of auxtap's own patch are about.
+GATE_NAME = "_auxtap"
 STAGE_NAMES = frozenset({"is_last_rank", "is_first_rank"})
 
 
@@ -77,6 +79,11 @@ def kind_of(name: str) -> Kind | None:
 def may_hold_names(data: bytes) -> bool:
     """Tell cheaply whether a file can hold a name of the family or a stage test; never a false no."""
     return any(needle in data for needle in _BYTE_NEEDLES)
+
+
+def holds_layers(text: str) -> bool:
+    """Tell whether a text may name a list of captured layers, or a mark on a block; never a false no."""
+    return any(name in text for name, kind in _KINDS.items() if kind in (Kind.LAYERS, Kind.MARK))
 
 
 def count_names(text: str) -> int:

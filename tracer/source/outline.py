@@ -4,12 +4,14 @@ import ast
 import io
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from auxtap.core.errors import SourceError
 
+# Methods that may make what an object is built of, beside `__init__`.
+_MAKERS = ("__init__", "_init", "init_", "_build")
 # The largest file of SGLang has half a MiB; parsing what is far larger takes gigabytes.
 MAX_SOURCE_BYTES = 4 << 20
 
@@ -30,21 +32,32 @@ class Unit:
 
 @dataclass(frozen=True)
 class ClassOutline:
-    """A class at module level: its bases as written (last name only) and its methods."""
+    """A class at module level: its bases as written (last name only) and its methods.
+
+    `made` names, for each attribute that a method of making binds, what is called for it (`norm`: `RMSNorm`), `makes`
+    everything that such methods call or hand to what they call; `last_line` is where the class ends.
+    """
 
     name: str
     bases: tuple[str, ...]
     line: int
     methods: tuple[str, ...]
+    last_line: int = field(default=0, compare=False)
+    made: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
+    makes: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """The units and classes of one file, in source order."""
+    """The units and classes of one file, in source order.
+
+    `imports` gives the last name of the module that each imported name is from.
+    """
 
     lines: tuple[str, ...]
     units: tuple[Unit, ...]
     classes: tuple[ClassOutline, ...]
+    imports: Mapping[str, str]
 
 
 def decode_source(path: PurePosixPath, data: bytes) -> str:
@@ -63,6 +76,16 @@ def decode_source(path: PurePosixPath, data: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def parse_quietly(source: str | bytes) -> ast.Module:
+    """Parse a module without its warnings about escapes.
+
+    Raises:
+        SyntaxError: it is not Python.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(source)
+
+
 def outline_source(path: PurePosixPath, text: str) -> Outline:
     """Find the units and classes of one file.
 
@@ -70,9 +93,7 @@ def outline_source(path: PurePosixPath, text: str) -> Outline:
         SourceError: this interpreter's parser refuses the file.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = parse_quietly(text)
     except (RecursionError, MemoryError):
         raise SourceError(f"cannot parse {path}: it is nested too deeply", hint="look at it yourself") from None
     except (SyntaxError, ValueError) as error:
@@ -82,13 +103,41 @@ def outline_source(path: PurePosixPath, text: str) -> Outline:
         lines=lines,
         units=tuple(_merge_shared_lines(_walk_units(tree.body, (), lines))),
         classes=tuple(_outline_class(node) for node in tree.body if isinstance(node, ast.ClassDef)),
+        imports=dict(_imported(tree)),
     )
 
 
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    # Those of the module's own level, and within its tests and tries; a walk over everything costs ten times more.
+    nested = [item for node in tree.body if isinstance(node, ast.If | ast.Try) for item in node.body]
+    for node in (*tree.body, *nested):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                yield alias.asname or alias.name, node.module.rpartition(".")[2]
+
+
 def _outline_class(node: ast.ClassDef) -> ClassOutline:
-    methods = (item.name for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
+    methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
     bases = (_last_name(base) for base in node.bases)
-    return ClassOutline(node.name, tuple(name for name in bases if name), node.lineno, tuple(methods))
+    made: dict[str, frozenset[str]] = {}
+    makes: dict[str, None] = {}
+    for child in (child for item in methods if item.name.startswith(_MAKERS) for child in ast.walk(item)):
+        if isinstance(child, ast.Call):
+            makes |= dict.fromkeys(name for each in (child.func, *child.args) if (name := _last_name(each)))
+        elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
+            name = _last_name(child.value.func)
+            for target in child.targets:
+                if name and isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                    made[target.attr] = made.get(target.attr, frozenset()) | {name}
+    return ClassOutline(
+        name=node.name,
+        bases=tuple(name for name in bases if name),
+        line=node.lineno,
+        methods=tuple(item.name for item in methods),
+        last_line=node.end_lineno or node.lineno,
+        made=made,
+        makes=tuple(makes),
+    )
 
 
 def _last_name(node: ast.expr) -> str | None:

@@ -6,7 +6,9 @@ from pathlib import PurePosixPath
 
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import MODELS_ROOT, SRT_ROOT, SourceTree
-from auxtap.rewriters.backbones.backbones import survey_backbones
+from auxtap.tracer.flow.classes import ClassIndex
+from auxtap.tracer.reading.trees import read_models
+from auxtap.tracer.report.readings import ModelReadings
 from auxtap.verification.engine.engine_settings import RANK_FLAGS, SETTINGS
 from auxtap.verification.engine.tiny_models import HOW_TO_ADD, TINY_MODELS
 
@@ -155,10 +157,11 @@ def obstacle(tree: SourceTree, case: EngineCase) -> str:
 def _refusal(tree: SourceTree, case: EngineCase) -> str:
     """Return why no patch captures the model in this release, empty where one does."""
     path = _loop_path(case)
-    survey = survey_backbones(tree.files.get(path, b""))
-    if survey.captures or survey.loops or not survey.refused:
+    read = ModelReadings(tuple(read_models(ClassIndex(tree), [path])), ())
+    if read.usable("native") or read.usable("loop") or not read.objections:
         return ""
-    return f"refused in {path.name}: " + "; ".join(f"{name}: {reason}" for name, reason in survey.refused.items())
+    reasons = (f"{name}: {objection.reason}" for (_, name), objection in read.objections.items())
+    return f"refused in {path.name}: " + "; ".join(reasons)
 
 
 def _missing_loop_tap(case: EngineCase, looped_files: Sequence[PurePosixPath]) -> str:

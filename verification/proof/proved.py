@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from auxtap.checkout.source import Source
 from auxtap.core.collector import collector_paused
 from auxtap.core.version import __version__
-from auxtap.rewriters.backbones.model_classes import classify_classes
-from auxtap.rewriters.backbones.surveys import Surveys
 from auxtap.rewriters.patch.diff import PatchSet, write_patch
 from auxtap.rewriters.patch.manifest import Manifest, Origin, manifest_bytes, read_manifest
 from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.tracer.reading.trees import Readings
 from auxtap.verification.proof.proof_level import ProofLevel, proof_level
 from auxtap.verification.static.static import verify_static
 from auxtap.verification.static.verdicts import Proof
@@ -28,19 +27,19 @@ class ProvedPatch:
 
 
 def prove_patch(
-    source: Source, models: Sequence[str], layers: Sequence[int], surveys: Surveys | None = None
+    source: Source, models: Sequence[str], layers: Sequence[int], readings: Readings | None = None
 ) -> ProvedPatch:
-    """Write the patch for `source` and judge it statically; only what `surveys` keeps is written to disk.
+    """Write the patch for `source` and judge it statically; only what `readings` keeps is written to disk.
 
     Raises:
         PatchError: an anchor is missing or stands twice, or the tree is patched already.
     """
-    surveys = surveys or Surveys()
+    readings = readings or Readings()
     with collector_paused():
-        patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers, surveys))
-        proof = verify_static(source, patch_set.patch, _manifest(source, patch_set), surveys)
+        patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers, readings))
+        proof = verify_static(source, patch_set.patch, _manifest(source, patch_set), readings)
         level = proof_level(source.tree.release, patch_set.digest, source.digest)
-        classes = classify_classes(surveys.of(source.tree))
+        classes = readings.of(source.tree).fates
         manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json(), classes)
         return ProvedPatch(source, patch_set, manifest, proof, level)
 

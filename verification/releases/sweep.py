@@ -12,8 +12,8 @@ from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import PatchError, UsageError
 from auxtap.core.release import release_key
-from auxtap.rewriters.backbones.surveys import Surveys
 from auxtap.rewriters.patch.diff import PatchSet
+from auxtap.tracer.reading.trees import Readings
 from auxtap.verification.proof.proof_level import ProofLevel
 from auxtap.verification.proof.proved import ProvedPatch, prove_patch
 from auxtap.verification.releases.hunk_rot import HunkRot, measure_rot
@@ -92,14 +92,14 @@ def sweep_releases(
     Raises:
         SourceError: a wheel cannot be had.
     """
-    surveys = Surveys(cache.surveys)
+    readings = Readings(cache.readings)
     earlier: PatchSet | None = None
     for release in releases:
         began = time.monotonic()
         source = open_source(f"{PYPI_PREFIX}{release}", cache, progress)
         rot = measure_rot(earlier, source.tree) if earlier is not None else None
         try:
-            proved = prove_patch(source, models, layers, surveys)
+            proved = prove_patch(source, models, layers, readings)
         except PatchError as error:
             earlier = None
             yield ReleaseResult(release, time.monotonic() - began, rot=rot, problem=error.message)

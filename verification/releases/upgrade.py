@@ -6,10 +6,10 @@ from typing import Literal
 
 from auxtap.checkout.source import Source
 from auxtap.core.errors import PatchError
-from auxtap.rewriters.backbones.surveys import Surveys
 from auxtap.rewriters.patch.hazards import Decision
 from auxtap.rewriters.patch.plan import CapturePlan, plan_capture
 from auxtap.rewriters.places.insertion import Insertion
+from auxtap.tracer.reading.trees import Readings
 from auxtap.tracer.report.trace_report import TraceReport
 from auxtap.tracer.tracing import trace_tree
 from auxtap.verification.proof.proved import ProvedPatch, prove_patch
@@ -45,19 +45,19 @@ def compare_releases(
     models: Sequence[str],
     layers: Sequence[int],
     old_models: Sequence[str] | None = None,
-    surveys: Surveys | None = None,
+    readings: Readings | None = None,
 ) -> UpgradeReport:
     """Plan both, trace both, prove the new one, and say what changed.
 
     Raises:
         PatchError: there is no plan for the old release, so nothing can be compared.
     """
-    plan = plan_capture(old.tree, models if old_models is None else old_models, layers, surveys)
+    plan = plan_capture(old.tree, models if old_models is None else old_models, layers, readings)
     traces = (trace_tree(old.tree, models), trace_tree(new.tree, models))
     changes = [*_site_changes(*traces), *_rule_changes(*traces)]
     names = (old.tree.release, new.tree.release)
     try:
-        proved = prove_patch(new, models, layers, surveys)
+        proved = prove_patch(new, models, layers, readings)
     except PatchError as error:
         return UpgradeReport(*names, tuple(changes), "needs a person", error.message, None)
     changes = [*_place_changes(plan, proved.patch_set.plan), *_decision_changes(plan, proved.patch_set.plan), *changes]

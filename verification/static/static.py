@@ -13,10 +13,10 @@ from auxtap.core.errors import AuxtapError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.patch_text import PatchedFile, PatchTextError, read_patch, without_inserted
 from auxtap.core.source_tree import MODELS_ROOT
-from auxtap.rewriters.backbones.surveys import Surveys
 from auxtap.rewriters.patch.diff import write_patch
 from auxtap.rewriters.patch.manifest import Manifest
 from auxtap.rewriters.patch.plan import TAP_ROOT, plan_capture
+from auxtap.tracer.reading.trees import Readings
 from auxtap.verification.static.bindings import statement_at, unbound_names
 from auxtap.verification.static.inertness import argument_faults, gate_faults, is_gate_import, probe_faults
 from auxtap.verification.static.pinned_tree import PinnedTree, pinned_tree
@@ -38,7 +38,7 @@ class Candidate:
     patch: bytes
     manifest: Manifest
     files: tuple[PatchedFile, ...]
-    surveys: Surveys
+    readings: Readings
 
     @property
     def upstream(self) -> tuple[PatchedFile, ...]:
@@ -76,7 +76,7 @@ class Patched:
         return {path.name: data for path, data in self.after.items() if path.parent == TAP_ROOT}
 
 
-def verify_static(source: Source, patch: bytes, manifest: Manifest, surveys: Surveys | None = None) -> Proof:
+def verify_static(source: Source, patch: bytes, manifest: Manifest, readings: Readings | None = None) -> Proof:
     """Judge a patch and its manifest on the pinned tree; nothing of the source's repository is written.
 
     Raises:
@@ -86,7 +86,7 @@ def verify_static(source: Source, patch: bytes, manifest: Manifest, surveys: Sur
         files = read_patch(patch)
     except PatchTextError as error:
         return Proof((Rejected("form", str(error)),))
-    candidate = Candidate(source, patch, manifest, files, surveys or Surveys())
+    candidate = Candidate(source, patch, manifest, files, readings or Readings())
     verdicts = [check(candidate) for check in (_identity, _digests_before, _size, _regenerates, _values_known)]
     try:
         with pinned_tree(source.repository, source.commit) as tree:
@@ -145,7 +145,7 @@ def _size(candidate: Candidate) -> Verdict:
 def _regenerates(candidate: Candidate) -> Verdict:
     manifest = candidate.manifest
     try:
-        plan = plan_capture(candidate.source.tree, manifest.models, manifest.layers, candidate.surveys)
+        plan = plan_capture(candidate.source.tree, manifest.models, manifest.layers, candidate.readings)
         again = write_patch(candidate.source.tree, plan).patch
     except AuxtapError as error:
         return Rejected("regenerates", error.message)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
-from auxtap.rewriters.backbones.backbones import parse_quietly
+from auxtap.tracer.source.outline import parse_quietly
 
 _BATCH_INFO = SRT_ROOT / "model_executor/forward_batch_info.py"
 _SCHEDULE = SRT_ROOT / "managers/schedule_batch.py"

@@ -1,26 +1,27 @@
 """Which attribute is the final norm, and when that is not to be told."""
 
-import ast
 import textwrap
 
 import pytest
 
-from auxtap.rewriters.backbones.norms import find_final_norm
+from auxtap.tests.tracer.reading.sources import read_one
 
-LOOP = "    for i in range(self.start, self.end):\n        hidden, residual = self.layers[i](hidden, residual)\n"
+LOOP = """for i in range(self.start_layer, self.end_layer):
+    if i in self.layers_to_capture:
+        states.append(hidden + residual)
+    hidden, residual = self.layers[i](hidden, residual)
+"""
 
 
 def find(binding: str, behind: str, inside: str = "") -> str | None:
     """Return the norm of a class that binds `binding` and runs `behind` after its loop."""
     source = f"class Model:\n    def __init__(self):\n{textwrap.indent(binding or 'pass', ' ' * 8)}\n"
-    source += f"    def forward(self, hidden, residual, batch):\n{textwrap.indent(LOOP, '    ')}"
-    source += textwrap.indent(inside, " " * 12) + "\n" + textwrap.indent(behind, " " * 8) + "\n"
-    owner = ast.parse(source).body[0]
-    assert isinstance(owner, ast.ClassDef)
-    forward = owner.body[1]
-    assert isinstance(forward, ast.FunctionDef)
-    loop = forward.body[0]
-    return find_final_norm(owner, forward, loop.lineno)
+    source += "    def forward(self, hidden, residual, forward_batch):\n        states = []\n"
+    source += textwrap.indent(LOOP + textwrap.indent(inside, "    "), " " * 8) + "\n"
+    source += textwrap.indent(behind, " " * 8) + "\n        return hidden, states\n"
+    reading = read_one(source.replace("states", "aux_hidden_states"))
+    assert not reading.objections
+    return reading.norm
 
 
 RMS, LAYER = "self.norm = RMSNorm(8)", "self.final_layernorm = nn.LayerNorm(8)"
@@ -46,7 +47,7 @@ def test_a_norm_that_a_hook_sees(binding: str, behind: str, found: str) -> None:
 @pytest.mark.parametrize(
     ("binding", "behind"),
     [
-        ("", "return hidden"),
+        ("", "rows = 0"),
         (RMS, "hidden = self.head(hidden)"),
         (LAYER, "hidden, _ = self.final_layernorm(hidden, residual)"),
         (RMS, "hidden, _ = self.norm(hidden, residual, post_residual_addition=more)"),
@@ -61,4 +62,4 @@ def test_what_no_hook_sees_is_not_named(binding: str, behind: str) -> None:
 
 
 def test_a_norm_within_the_loop_is_another() -> None:
-    assert find(RMS, "return hidden", inside="hidden = self.norm(hidden)") is None
+    assert find(RMS, "rows = 0", inside="hidden = self.norm(hidden)") is None

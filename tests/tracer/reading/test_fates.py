@@ -3,10 +3,10 @@
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.backbones.model_classes import ClassFate, classify_classes
-from auxtap.rewriters.backbones.surveys import Surveys
 from auxtap.rewriters.patch.table import backbone_table
 from auxtap.tests.shaped import LLAMA, MIXTRAL, fixture, shaped_tree
+from auxtap.tracer.reading.trees import Readings
+from auxtap.tracer.report.readings import ClassFate
 
 MODELS = SRT_ROOT / "models"
 HEAD = b"""
@@ -53,7 +53,7 @@ LOOPED += b"\n\nEntryClass = MixtralForCausalLM\n"
 
 
 def fates(files: dict[PurePosixPath, bytes]) -> dict[str, ClassFate]:
-    return {fate.name: fate for fate in classify_classes(Surveys().of(shaped_tree(files)))}
+    return {fate.name: fate for fate in Readings().of(shaped_tree(files)).fates}
 
 
 def test_each_way_of_a_class() -> None:
@@ -80,7 +80,7 @@ def test_each_way_of_a_class() -> None:
 def test_the_table_names_what_may_be_armed_and_why_the_rest_may_not() -> None:
     tree = shaped_tree({MIXTRAL: fixture("loop", "sum.before")})
     table: dict[str, dict[str, object]] = {}
-    exec(backbone_table(Surveys().of(tree), ()), table)
+    exec(backbone_table(Readings().of(tree), ()), table)
     assert table["CAPTURES"] == {"deepseek_v2.DeepseekV2Model": False, "llama.LlamaModel": False}
     assert table["LOOPS"] == {}
     assert table["REFUSED"] == {"mixtral.MixtralModel": "write the patch with --model mixtral"}

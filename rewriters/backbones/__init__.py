@@ -1,1 +1,0 @@
-"""What the model files of a tree hold: classes that run blocks, and how they capture."""

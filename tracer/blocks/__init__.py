@@ -1,0 +1,1 @@
+"""Follow a collector into the blocks that it is handed to."""
