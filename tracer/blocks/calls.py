@@ -9,7 +9,7 @@ import libcst.matchers as m
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.blocks.expressions import Valued
 from auxtap.tracer.blocks.frames import ObjectedError
-from auxtap.tracer.blocks.kernels import Given
+from auxtap.tracer.blocks.kernels import MOVER, MOVES, Given
 from auxtap.tracer.blocks.members import Members
 from auxtap.tracer.blocks.naming import FoundFunction
 from auxtap.tracer.blocks.taking import Taking
@@ -102,6 +102,8 @@ class Calls(Taking):
             return [(way, FALSE)]
         if callee.label == "getattr":
             return [(way, self.got(node, given))]
+        if callee.label == MOVER and owner is not None and any(each.value.kind in TENSORS for each in given):
+            self._check_moves(node, owner, given, way)
         known = self.known(node, callee, given, way)
         if known is not None:
             return known
@@ -109,6 +111,25 @@ class Calls(Taking):
             derived = any(each.value.kind is Kind.DERIVED for each in given)
             return [(way, DERIVED if derived else OTHER)]
         return self._read(node, callee, given, way)
+
+    def moves_rows(self, way: Way) -> bool:
+        """Tell whether the followed function knows a way for rows to move, which it did not find to be none."""
+        held = any(each.label in MOVES and each.is_there for each in way.names.values())
+        me = way.names.get("self", OTHER)
+        return held or (me.found is not None and bool(self._members.chosen(me.found, MOVER)))
+
+    def _check_moves(self, node: cst.Call, owner: Value, given: tuple[Given, ...], way: Way) -> None:
+        """Object unless every function that may move the rows hands on the tensor that it is given."""
+        functions = [] if owner.found is None else self._members.chosen(owner.found, MOVER)
+        if not functions:
+            self.refuse(node, "what moves the rows between the ranks is not known")
+        wanted = next(each.value.kind for each in given if each.value.kind in TENSORS)
+        for function in functions:
+            plain = [each.value for each in given if each.keyword is None and not each.star]
+            names = self._bound(node, function, plain, self._keywords(node, given))
+            for end in self.run(function, [replace(way, names=names, result=None)]):
+                if end.result is None or end.result.kind is not wanted:
+                    self.refuse(node, f"{function.scope} changes the rows that it moves")
 
     def _asked_for(self, node: cst.Call, keywords: Value, given: tuple[Given, ...]) -> Value:
         asked = given[0].value.label if given else ""

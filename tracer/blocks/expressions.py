@@ -33,6 +33,8 @@ _UNREDUCED, _SCATTERED = "_sglang_needs_allreduce_fusion", "input_scattered"
 _ASKED = frozenset({"shape", "dtype", "device", "ndim", "m", _UNREDUCED, "is_cuda"})
 # Labels: what a test of a gather gives, and a tuple of unknown length that has the residual at its end.
 GATHERS, LAST = "gathers", "last"
+# The label of a tensor whose rows were moved to where the compute of the block, or the producer, has them.
+MOVED = "moved"
 # What the producer of a waiting output does to the residual.
 UPDATE = "update"
 # What a communicator has for sequence parallelism is a communicator that has none itself (0.5.19, 0.5.20).
@@ -220,7 +222,8 @@ class Expressions(Frames):
             return [(way, left.parts[0].label == right.label)]
         if left.kind in TENSORS and right.kind is left.kind and isinstance(node, cst.Name) and not left.own:
             # A move may hand back the tensor itself; where it does not, the storage is its own.
-            return [(way, True), (way.bind(node.value, replace(left, own=True)), False)]
+            same = {name: replace(v, label=left.label) if v.kind is left.kind else v for name, v in way.names.items()}
+            return [(replace(way, names=same), True), (way.bind(node.value, replace(left, own=True)), False)]
         return [(way, None)]
 
     def _absent(self, node: cst.BaseExpression, value: Value, way: Way) -> list[tuple[Way, bool | None]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from auxtap.tracer.blocks.expressions import LAST, UPDATE, Expressions, Valued
+from auxtap.tracer.blocks.expressions import LAST, MOVED, UPDATE, Expressions, Valued
 from auxtap.tracer.blocks.values import (
     DERIVED,
     FALSE,
@@ -32,7 +32,11 @@ _COMPLETES = frozenset(
     {"moe_tensor_model_parallel_all_reduce", "tensor_model_parallel_all_reduce", "moe_expert_parallel_all_reduce"}
 )
 # Rows of one tensor go to other ranks, or come from them: the values stay.
-_MOVES = frozenset({"_communicate_simple_fn", "input_move", "capture_move", "sp_entry_scatter"})
+MOVER = "_communicate_simple_fn"
+MOVES = frozenset({MOVER, "input_move", "capture_move", "sp_entry_scatter"})
+_GATHERS = frozenset({"attn_tp_all_gather_into_tensor"})
+# Fresh storage for the rows of all ranks.
+_BUFFERS = frozenset({"get_local_dp_buffer"})
 # Questions whose answer is not followed; none changes what it is given.
 _QUESTIONS = frozenset(
     {
@@ -70,27 +74,34 @@ class Kernels(Expressions):
         """Return what a call of a known kernel, collective or question gives."""
         label = callee.label
         owner = callee.parts[0] if callee.parts else OTHER
-        if label in _QUESTIONS or (label in _LOOKED_UP and not any(each.value.kind in TENSORS for each in given)):
+        tensors = [each for each in given if each.value.kind in TENSORS]
+        if label == "isinstance" and tensors and given[-1].value.label == "tuple":
+            return [(way, FALSE)]
+        if label in _QUESTIONS or (label in _LOOKED_UP and not tensors):
             return [(way, OTHER)]
         if label == _READ_ONLY:
             kept = {name: replace(v, own=True) if v.kind in TENSORS else v for name, v in way.names.items()}
             return [(replace(way, names=kept), TRUE), (way, FALSE)]
-        tensors = [each for each in given if each.value.kind in TENSORS]
         if any(each.value.is_tracked and each.value.kind not in TENSORS for each in given):
             return None
         if label == PRESERVES:
             return [(way, Value(Kind.OTHER, label=PRESERVES))]
         if label in _ADAPTERS and not tensors:
             return [(way, DERIVED)]
-        if label in _MOVES or label in _COMPLETES:
+        if label in MOVES or label in _COMPLETES:
             derived = any(each.value.kind is Kind.DERIVED for each in given)
             if len(tensors) != 1:
                 return [(way, DERIVED)] if derived else None
             if label in _COMPLETES:
                 return self._reduced(tensors[0].value, way)
-            return [(way, replace(tensors[0].value, own=False))]
+            moved = tensors[0].value
+            return [(way, moved if moved.kind is Kind.CHANGED else replace(moved, own=False, label=MOVED))]
         if label == "reduce_scatter_tensor":
-            return self._scattered(node, given, way)
+            return self._scattered(given, way)
+        if label in _GATHERS:
+            return self._gathered(given, way)
+        if label in _BUFFERS:
+            return [(way, Value(Kind.STORAGE))]
         if label == "prepare" and owner.kind not in (Kind.OBJECT, Kind.SUPER) and self._is_path(owner):
             return self._prepared(given, way)
         if self._is_norm(callee):
@@ -178,7 +189,7 @@ class Kernels(Expressions):
             return [(replace(way, owed=None), tensor)]
         return [(way, Value(Kind.CHANGED, label="the ranks sum it although they have before"))]
 
-    def _scattered(self, node: cst.Call, given: tuple[Given, ...], way: Way) -> Valued | None:
+    def _scattered(self, given: tuple[Given, ...], way: Way) -> Valued | None:
         """Follow `group.reduce_scatter_tensor(output, tensor)`, which fills the storage that it is given."""
         if len(given) != 2 or given[0].value.kind is not Kind.STORAGE or not isinstance(given[0].node, cst.Name):
             return None
@@ -186,6 +197,12 @@ class Kernels(Expressions):
             return None
         done = replace(way, owed=None)
         return [(done.bind(given[0].node.value, replace(given[1].value, own=True)), NONE)]
+
+    def _gathered(self, given: tuple[Given, ...], way: Way) -> Valued | None:
+        """Follow `gather_into(output, tensor)`, which fills the storage that it is given with the rows of all ranks."""
+        if len(given) != 2 or given[0].value.kind is not Kind.STORAGE or not isinstance(given[0].node, cst.Name):
+            return None
+        return [(way.bind(given[0].node.value, replace(given[1].value, own=True)), NONE)]
 
     def method_of_tensor(self, node: cst.Call, method: str, tensor: Value) -> Value:
         """Return what a method of a tensor gives."""

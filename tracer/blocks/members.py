@@ -32,6 +32,7 @@ class Members:
 
     names: Names
     _objects: dict[tuple[FoundClass, str], list[Value]] = field(default_factory=dict)
+    _chosen: dict[tuple[FoundClass, str], list[FoundFunction]] = field(default_factory=dict)
     _passed: dict[str, list[tuple[FoundClass, FoundClass]]] = field(default_factory=dict)
 
     def objects(self, found: FoundClass, attribute: str) -> list[Value]:
@@ -64,6 +65,45 @@ class Members:
             yield from _bound_in(replace(function, reader=found), attribute)
             if not any(find(function.node, cst.Call, m.Call(func=m.Name("super")))):
                 break
+
+    def chosen(self, found: FoundClass, attribute: str) -> list[FoundFunction]:
+        """Return the functions of which `self.<attribute> = Kind.get(...)` chooses one; none where it is not known."""
+        key = found, attribute
+        if key not in self._chosen:
+            self._chosen[key] = self._find_chosen(found, attribute)
+        return self._chosen[key]
+
+    def _find_chosen(self, found: FoundClass, attribute: str) -> list[FoundFunction]:
+        for owner in self.names.lineage(found):
+            for fragment in self.names.index.source(owner.file).fragments_with(f"self.{attribute} =", owner.name):
+                for value, targets in _assignments(fragment.module):
+                    if any(m.matches(target, m.Attribute(attr=m.Name(attribute))) for target in targets):
+                        return self._choices(value, owner)
+        return []
+
+    def _choices(self, value: cst.BaseExpression, owner: FoundClass) -> list[FoundFunction]:
+        if not isinstance(value, cst.Call) or not m.matches(value.func, m.Attribute(value=m.Name())):
+            return []
+        kind = self._class_of(value.func, owner.file)
+        chooser = None if kind is None else self.names.method(kind, last_name(value.func) or "")
+        returned = [] if chooser is None else [item.value for item in find(chooser.node, cst.Return) if item.value]
+        found: list[FoundFunction] = []
+        for each in returned:
+            named = self._class_of(each, chooser.file) if chooser is not None else None
+            function = None if named is None else self.names.method(named, last_name(each) or "")
+            if function is None:
+                return []
+            found.append(function)
+        return found
+
+    def _class_of(self, node: cst.BaseExpression, path: PurePosixPath) -> FoundClass | None:
+        """Return the class `Kind` of `Kind.attribute`."""
+        named = isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name)
+        return (
+            self.names.find_class(last_name(node.value) or "", path)
+            if named and isinstance(node, cst.Attribute)
+            else None
+        )
 
     def layers(self, found: FoundClass, attribute: str = "layers") -> list[FoundClass]:
         """Return every class that an element of `self.layers` may have, in classes too that only inherit the forward.

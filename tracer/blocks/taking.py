@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import libcst as cst
 
-from auxtap.tracer.blocks.expressions import GATHERS
+from auxtap.tracer.blocks.expressions import GATHERS, MOVED
 from auxtap.tracer.blocks.kernels import PRESERVES, Given, Kernels
 from auxtap.tracer.blocks.naming import Names
 from auxtap.tracer.blocks.values import FALSE, OTHER, Kind, Value, Way, decided
@@ -43,11 +43,17 @@ class Taking(Kernels):
         if way.taken:
             self.refuse(node, "the collector takes a second state on one way through the block")
         self._check_value(node, value, way)
+        if value.label != MOVED and self.moves_rows(way):
+            self.refuse(node, "its rows were not moved to where those that are taken belong")
         borrowed = owned.kind is Kind.FALSE and self.copies
         copied = borrowed or (owned.kind is not Kind.TRUE and owned.label in _RETAINABLE)
         if not copied and not value.own:
             self.refuse(node, "later code may write over what it keeps: it is neither copied nor storage of its own")
         return taken
+
+    def moves_rows(self, way: Way) -> bool:
+        """Tell whether rows have to move before they are taken; see `Calls`."""
+        raise NotImplementedError
 
     def _check_value(self, node: cst.Call, value: Value, way: Way) -> None:
         whole = way.is_lone and way.owed is None and (value.own or not way.spent)

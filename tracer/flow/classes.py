@@ -16,6 +16,8 @@ from auxtap.tracer.source.walk import NodeT, find
 
 _WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
+_SUPER_INIT = m.Call(func=m.Attribute(value=m.Call(func=m.Name("super")), attr=m.Name("__init__")))
+
 
 @dataclass(frozen=True)
 class FoundClass:
@@ -142,9 +144,9 @@ class ClassIndex:
             name = last_name(call.func) or ""
             return self._made_by(lineage, name) or self._class_attribute(lineage, name)
         if isinstance(call.func, cst.Name):
-            default = self._default_class(owner, call.func.value)
-            if default is not None:
-                return default
+            argument = self._class_argument(lineage, owner, call.func.value)
+            if argument is not None:
+                return argument
         for node in (call.func, *(argument.value for argument in call.args)):
             found = self.find(last_name(node) or "", owner.file) if isinstance(node, cst.Name | cst.Attribute) else None
             if found is not None:
@@ -160,10 +162,27 @@ class ClassIndex:
                 return self.find(last_name(found.value.func) or "", maker.file)
         return None
 
-    def _default_class(self, owner: FoundClass, parameter: str) -> FoundClass | None:
-        """Return the class that is the default of a parameter of `__init__`."""
+    def _class_argument(self, lineage: list[FoundClass], owner: FoundClass, parameter: str) -> FoundClass | None:
+        """Return the class that a parameter of `__init__` names: what a subclass hands up, else its default."""
+        handed = self._handed_up(lineage, owner, parameter)
+        if handed is not None:
+            return handed
         for param in self._find_in(owner, "__init__", cst.Param, m.Param(name=m.Name(parameter), default=m.Name())):
             return self.find(last_name(param.default) or "", owner.file) if param.default is not None else None
+        return None
+
+    def _handed_up(self, lineage: list[FoundClass], owner: FoundClass, parameter: str) -> FoundClass | None:
+        """Return the class that the nearest subclass with an `__init__` gives to that of `owner`."""
+        below = [item for item in lineage[: lineage.index(owner)] if "__init__" in item.outline.methods]
+        names = [param.name.value for param in self._find_in(owner, "__init__", cst.Param)][1:]
+        for call in self._find_in(below[-1], "__init__", cst.Call, _SUPER_INIT) if below else ():
+            plain = [each.value for each in call.args if each.keyword is None and not each.star]
+            given = dict(zip(names, plain, strict=False))
+            given |= {each.keyword.value: each.value for each in call.args if each.keyword is not None}
+            value = given.get(parameter)
+            if isinstance(value, cst.Name):
+                handed = self._class_argument(lineage, below[-1], value.value)
+                return handed if handed is not None else self.find(value.value, below[-1].file)
         return None
 
     def _class_attribute(self, lineage: list[FoundClass], name: str) -> FoundClass | None:
@@ -197,8 +216,7 @@ class ClassIndex:
         return self.find(name, path)
 
     def _calls_super(self, owner: FoundClass) -> bool:
-        call = m.Call(func=m.Attribute(value=m.Call(func=m.Name("super")), attr=m.Name("__init__")))
-        return any(True for _ in self._find_in(owner, "__init__", cst.Call, call))
+        return any(True for _ in self._find_in(owner, "__init__", cst.Call, _SUPER_INIT))
 
     def _find_in(
         self, owner: FoundClass, method: str, kind: type[NodeT], pattern: m.BaseMatcherNode | None = None
