@@ -20,6 +20,7 @@ BATCHES = SRT_ROOT / "managers/schedule_batch.py"
 OLD_BATCHES = b"class ModelWorkerBatch:\n    n_rows: int\n\n\nclass ScheduleBatch:\n    reqs: list\n"
 TARGETS = {
     "arm": RUNNER,
+    "rank": RUNNER,
     "attach": SCHEDULER,
     "note": BATCH,
     "tap": LOGITS,

@@ -128,7 +128,7 @@ def test_the_plugin_is_announced_and_finds_its_patches(release: Release, tmp_pat
         "(point,) = entry_points(group='sglang.srt.plugins')\n"
         "point.load()()\n"
         "from auxtap.serving.plugin.patches import COMMITTED\n"
-        "print(point.name, len(list(COMMITTED.glob('sglang-*/capture.patch'))))\n"
+        "print(point.name, len(list(COMMITTED.glob('sglang-*/inserted.patch'))))\n"
     )
     assert run(release.python, "-c", program, cwd=tmp_path) == "auxtap 66\n"
 

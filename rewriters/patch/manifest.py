@@ -10,9 +10,9 @@ from auxtap.core.errors import PatchError
 from auxtap.core.files import json_bytes, sha256_bytes
 from auxtap.rewriters.backbones.model_classes import ClassFate
 from auxtap.rewriters.patch.diff import PatchSet
+from auxtap.rewriters.places.insertion import inserted_lines
 
 SCHEMA = 1
-PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def manifest_bytes(
                     "path": str(change.path),
                     "sha256_before": change.before_sha256,
                     "sha256_after": change.after_sha256,
-                    "inserted_lines": [n + i for i, n in enumerate(each.line for each in change.insertions)],
+                    "inserted_lines": list(inserted_lines(change.insertions)),
                 }
                 for change in patch_set.changes
             ],
@@ -80,7 +80,7 @@ def manifest_bytes(
                     "scope": insertion.scope,
                     "anchor": insertion.anchor,
                     "before_line": insertion.line,
-                    "text": insertion.text.strip(),
+                    "text": insertion.code,
                 }
                 for insertion in plan.insertions
             ],

@@ -8,6 +8,8 @@ from auxtap.rewriters.backbones.surveys import ModelFile
 from auxtap.rewriters.places.insertion import Insertion
 
 BACKBONES_NAME = "backbones.py"
+# The table that says why classes are not captured; the others say what is.
+REFUSED_NAME = "REFUSED"
 _HEAD = """\"\"\"Which backbones this patch captures, and how; written by auxtap from the tree it is for.\"\"\"
 
 """
@@ -40,7 +42,7 @@ def backbone_table(files: Sequence[ModelFile], insertions: Sequence[Insertion]) 
                 refused[backbone_key(*place)] = repr(f"write the patch with --model {path.stem}")
         norms |= {backbone_key(path, name): repr(norm) for name, norm in survey.norms.items()}
         refused |= {backbone_key(path, name): repr(reason) for name, reason in survey.refused.items()}
-    tables = {"CAPTURES": captures, "LOOPS": loops, "REFUSED": refused, "NORMS": norms}
+    tables = {"CAPTURES": captures, "LOOPS": loops, REFUSED_NAME: refused, "NORMS": norms}
     return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
 
 
