@@ -34,6 +34,7 @@ ORDER = (
     "index.md",
     "tutorial.md",
     "how-capture-works.md",
+    "guides/ways.md",
     "plugin.md",
     "guides/new-release.md",
     "guides/real-extraction.md",
