@@ -77,7 +77,7 @@ matrix: $(STAMP)
 		$(BIN)/auxtap verify pypi:$$release --engine --matrix --model all --table docs || failed=1; \
 	done; for release in $(MATRIX_DEFAULT); do \
 		$(BIN)/auxtap verify pypi:$$release --engine --settings default --model all --table docs || failed=1; \
-	done; exit $$failed
+	done; $(BIN)/python examples/upstream/run.py --out .build/upstream --engine || failed=1; exit $$failed
 
 # A Python whose torch has CUDA; ends with 77 and `not run: no CUDA device` where there is none.
 device:

@@ -47,6 +47,7 @@ ORDER = (
     "reference/python.md",
     "reference/store.md",
     "trace-schema.md",
+    "upstream.md",
     "reference/releases.md",
     "reference/licences.md",
 )

@@ -13,17 +13,17 @@ from auxtap.rewriters.places.syntax import ParsedFile, ParsedTree, Statement
 
 _IMPORT = m.SimpleStatementLine(body=[m.AtLeastN(m.Import() | m.ImportFrom(), n=1)])
 _TEXT = m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())])
-_MODULE = f"{TAP_PACKAGE}.gate"
 # The only comment of the patch; with it the line has 84 characters of the 88 that the formatter leaves alone.
-GATE_LINE = f"from {_MODULE} import tap as {GATE_NAME}  # hidden-state tap; None when off"
+GATE_LINE = f"from {TAP_PACKAGE}.gate import tap as {GATE_NAME}  # hidden-state tap; None when off"
 
 
 @dataclass(frozen=True)
 class GateRewriter:
-    """Bind the gate in one file, where SGLang's import sorter (isort) keeps it."""
+    """Bind the gate in one file, where SGLang's import sorter (isort) keeps it; `line` is `from MODULE import ...`."""
 
     path: PurePosixPath
     kind: str = "gate"
+    line: str = GATE_LINE
 
     def propose(self, files: ParsedTree) -> Insertion:
         """Return the gate line's place: among the imports of SGLang's own modules that the file begins with.
@@ -37,11 +37,11 @@ class GateRewriter:
             raise parsed.refuse(self.kind, "", "the imports that the module begins with", "found none")
         anchor = "in order among the imports that the module begins with"
         own = [statement for statement in imports if _own_module(statement)]
-        earlier = [statement for statement in own if _own_module(statement) < _MODULE]
+        earlier = [statement for statement in own if _own_module(statement) < self.line.split()[1]]
         if own and not earlier and not parsed.is_behind_mark(own[0]):
-            return parsed.insert_before(own[0], kind=self.kind, scope="", anchor=anchor, text=GATE_LINE)
+            return parsed.insert_before(own[0], kind=self.kind, scope="", anchor=anchor, text=self.line)
         last = (earlier or own[:1] or imports)[-1]
-        return parsed.insert_after(last, kind=self.kind, scope="", anchor=anchor, text=GATE_LINE)
+        return parsed.insert_after(last, kind=self.kind, scope="", anchor=anchor, text=self.line)
 
 
 def _leading_imports(parsed: ParsedFile) -> Sequence[Statement]:
