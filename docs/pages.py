@@ -199,9 +199,11 @@ def summary() -> str:
     proved = [manifest["release"] for manifest in manifests if manifest["proof"].get("level") == "engine-proved"]
     rest = len(manifests) - len(proved)
     first, last = manifests[0]["release"], manifests[-1]["release"]
+    patches = f"{len(manifests)} releases from {first} to {last} have a committed patch whose static checks all hold."
+    if not proved:
+        return f"{patches} None of them is engine-proved with its present code."
     return (
-        f"{len(manifests)} releases from {first} to {last} have a committed patch whose static checks all hold. "
-        f"{len(proved)} of them are engine-proved with that very patch ({', '.join(proved)}): real servers were "
+        f"{patches} {len(proved)} of them are engine-proved with that very patch ({', '.join(proved)}): real servers were "
         f"compared with transformers. The other {rest} are static only."
     )
 

@@ -18,20 +18,20 @@ from auxtap.checkout.source import Source, open_source
 from auxtap.commands.context import cache_layout
 from auxtap.core.patch_text import read_patch, without_inserted
 from auxtap.core.source_tree import SRT_ROOT
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.gate import GateRewriter
-from auxtap.rewriters.insertion import Insertion, indented
-from auxtap.rewriters.plan import CapturePlan, NewFile, plan_capture
-from auxtap.rewriters.syntax import ParsedTree
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import CapturePlan, NewFile, plan_capture
+from auxtap.rewriters.places.gate import GateRewriter
+from auxtap.rewriters.places.insertion import Insertion, indented
+from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.serving.engine_env import set_up_engine
-from auxtap.verification.bindings import statement_at, unbound_names
-from auxtap.verification.engine import TOLERANCE, compare_runs, launch_template
-from auxtap.verification.engine_cases import EngineCase
-from auxtap.verification.engine_run import run_case
-from auxtap.verification.fork_server import ForkServer
-from auxtap.verification.pinned_tree import pinned_tree
-from auxtap.verification.run_folder import apply_in, run_folder
-from auxtap.verification.tiny_models import make_tiny_models
+from auxtap.verification.engine.engine_cases import EngineCase
+from auxtap.verification.engine.engine_proof import TOLERANCE, compare_runs, launch_template
+from auxtap.verification.engine.engine_run import run_case
+from auxtap.verification.engine.fork_server import ForkServer
+from auxtap.verification.engine.run_folder import apply_in, run_folder
+from auxtap.verification.engine.tiny_models import make_tiny_models
+from auxtap.verification.static.bindings import statement_at, unbound_names
+from auxtap.verification.static.pinned_tree import pinned_tree
 
 RELEASE = "0.5.23"
 HOOKS = Path(__file__).with_name("hidden_state_hooks.py")

@@ -8,9 +8,9 @@ from typing import Any
 
 from auxtap.core.errors import PatchError
 from auxtap.core.files import sha256_bytes
+from auxtap.rewriters.backbones.model_classes import ClassFate
 from auxtap.rewriters.patch.diff import PatchSet
 from auxtap.rewriters.places.insertion import inserted_lines
-from auxtap.rewriters.backbones.model_classes import ClassFate
 
 SCHEMA = 1
 _MAX_LINE = 400

@@ -15,9 +15,9 @@ from auxtap.checkout.publication import (
 )
 from auxtap.core.errors import ExitCode, PatchError
 from auxtap.core.files import publish_bytes
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.manifest import Origin, manifest_bytes
-from auxtap.rewriters.plan import plan_capture
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.manifest import Origin, manifest_bytes
+from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.tests.shaped import shaped_tree
 
 

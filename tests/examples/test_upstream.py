@@ -8,8 +8,8 @@ import pytest
 from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.examples.upstream import run
-from auxtap.rewriters.diff import PatchSet, write_patch
-from auxtap.rewriters.plan import plan_capture
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.plan import plan_capture
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/upstream.md").read_text()

@@ -20,7 +20,7 @@ from auxtap.verification.proof.proof_level import (
 
 GENERATED = Path(__file__).resolve().parent.parent.parent / "generated"
 
-CASE = ProvedCase("llama", "default", 4, 100, 1e-6)
+CASE = ProvedCase("llama", ("llama",), "default", 4, 100, 1e-6)
 INSERTED = b"""\
 diff --git a/python/sglang/srt/models/llama.py b/python/sglang/srt/models/llama.py
 index 0..1 100644
@@ -75,7 +75,7 @@ def test_the_served_patch_is_engine_proved(committed: Path) -> None:
     level = proof_level("0.5.9", patch(), "tree")
     assert (level.level, level.cases, level.why) == ("engine-proved", (CASE,), PROOF.not_run[0])
     assert level.to_json()["cases"] == [
-        {"model": "llama", "setting": "default", "states": 4, "rows": 100, "max_rel": 1e-6}
+        {"model": "llama", "modules": ("llama",), "setting": "default", "states": 4, "rows": 100, "max_rel": 1e-6}
     ]
 
 

@@ -37,7 +37,7 @@ def test_refused_ranges(text: str) -> None:
 
 
 ARM = Place("arm", RUNNER.name, "ModelRunner.initialize", 10)
-PROVED = ProofLevel("engine-proved", (ProvedCase("llama", "pp2", 4, 1130, 1.2e-6),), "")
+PROVED = ProofLevel("engine-proved", (ProvedCase("llama", ("llama",), "pp2", 4, 1130, 1.2e-6),), "")
 RESULTS = (
     ReleaseResult("0.5.8", 1.0, 5, 10, (ARM,), ("radix cache: flag",), ("--disable-radix-cache",), ("applies",)),
     ReleaseResult("0.5.9", 2.0, 5, 10, (ARM,), passed=("applies",), level=PROVED),

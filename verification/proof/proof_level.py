@@ -10,8 +10,7 @@ from typing import Any, Literal
 from auxtap.core.files import publish_json
 from auxtap.core.release import release_key
 from auxtap.serving.engine_lock import LOCK_OF_RELEASE
-from auxtap.verification.engine_cases import model_modules
-from auxtap.verification.proof_key import code_digest
+from auxtap.verification.proof.proof_key import code_digest
 
 PROOFS_NAME = "engine_proofs.json"
 Level = Literal["engine-proved", "static only"]
@@ -19,9 +18,13 @@ Level = Literal["engine-proved", "static only"]
 
 @dataclass(frozen=True)
 class ProvedCase:
-    """One server whose states were compared: the largest relative error of any state, and how many rows."""
+    """One server whose states were compared: the largest relative error of any state, and how many rows.
+
+    `modules` are the files below models/, without suffix, that hold the model's class and its decoder loop.
+    """
 
     model: str
+    modules: tuple[str, ...]
     setting: str
     states: int
     rows: int
@@ -59,7 +62,7 @@ class EngineProof:
 
 def proved_code(patch: bytes, cases: Sequence[ProvedCase]) -> str:
     """Return the digest of what of a patch runs for the models of some cases: a result is kept for it."""
-    return code_digest(patch, {module for case in cases for module in model_modules(case.model)})
+    return code_digest(patch, {module for case in cases for module in case.modules})
 
 
 def proof_level(release: str, patch: bytes, source_digest: str) -> ProofLevel:
@@ -87,7 +90,7 @@ def _from_json(record: Any) -> EngineProof:
     return EngineProof(
         code_sha256=record["code_sha256"],
         source_digest=record["source_digest"],
-        cases=tuple(ProvedCase(**case) for case in record["cases"]),
+        cases=tuple(ProvedCase(**{**case, "modules": tuple(case["modules"])}) for case in record["cases"]),
         not_run=tuple(record["not_run"]),
     )
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from auxtap.core.files import publish_bytes
 from auxtap.core.release import release_key
@@ -129,9 +130,12 @@ def _matrix_bytes(matrix: Matrix) -> bytes:
 
 def _read_matrix(path: Path) -> Matrix:
     first, *lines = map(json.loads, path.read_text().splitlines())
-    lists = {"known", "notes"}
-    cases = ({key: tuple(value) if key in lists else value for key, value in line.items()} for line in lines)
-    return Matrix(MatrixRun(**first), tuple(MatrixCase(**case) for case in cases))
+    return Matrix(MatrixRun(**first), tuple(map(_read_case, lines)))
+
+
+def _read_case(line: Any) -> MatrixCase:
+    lists = {key: tuple(line.get(key, ())) for key in ("known", "notes")}
+    return MatrixCase(**{**line, **lists})
 
 
 def matrix_page(matrices: Sequence[Matrix]) -> str:
