@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from auxtap.core.errors import IntegrityError
-from auxtap.extraction.export.formats.sample import Bytes, SamplePlace, WholeSample
-from auxtap.extraction.export.formats.trainer import TokenRow
+from auxtap.extraction.export.contract import TokenRow
+from auxtap.extraction.export.whole_sample import Bytes, SamplePlace, WholeSample
 from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat, part_format
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
 from auxtap.extraction.store.manifest import StoreManifest

@@ -23,7 +23,8 @@ HEAD = b"import logging\n\n\n"
 @pytest.fixture(scope="module")
 def rewriter() -> Any:
     """Return the rewriter that the document shows, made with the names that a module of `rewriters/` imports."""
-    (block,) = re.findall(r"^ *```python\n(.*?)^ *```$", TEXT, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^ *```python\n(.*?)^ *```$", TEXT, re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if "class FinishRewriter" in block)
     names: dict[str, Any] = {
         "dataclass": dataclass, "PurePosixPath": PurePosixPath, "SRT_ROOT": SRT_ROOT, "Insertion": Insertion,
         "ParsedTree": ParsedTree, "guarded_call": guarded_call, "m": matchers, "parameters": parameters,

@@ -1,4 +1,4 @@
-"""What a trainer's format must do, and which there are; one module a format."""
+"""What a trainer's format must do, and what it says of itself."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,9 +8,8 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from auxtap.core.errors import UsageError
-from auxtap.extraction.export.formats.sample import SamplePlace, WholeSample
-from auxtap.tap.protocol import FINAL, FINAL_PRENORM, TensorSlot
+from auxtap.extraction.export.whole_sample import SamplePlace, WholeSample
+from auxtap.tap.protocol import FINAL, FINAL_PRENORM
 
 ANY_NUMBER = -1
 POST_NORM_ONLY, PRE_NORM_ONLY = (FINAL,), (FINAL_PRENORM,)
@@ -38,6 +37,14 @@ class Needs:
     all_finals: bool = False
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What a table of formats says of one: its files below the export, and the tensors in them."""
+
+    files: str
+    tensors: str
+
+
 class TrainerFormat(Protocol):
     """A layout of files that a trainer's own loader reads."""
 
@@ -46,16 +53,16 @@ class TrainerFormat(Protocol):
         """The word for it on the command line."""
 
     @property
+    def shown(self) -> Shown:
+        """What the documentation says of it; Markdown, L tokens, H the hidden size, K layers."""
+
+    @property
     def needs(self) -> Needs:
         """What it must be given."""
 
     @property
     def mapping_file(self) -> PurePosixPath | None:
         """Where its trainer looks for `d2t` and `t2d`, relative to the export; None where it has no such file."""
-
-    @property
-    def numbers_rows(self) -> bool:
-        """Whether files are found by the number of their row, so that there may be no gap."""
 
     @property
     def same_as(self) -> str:
@@ -75,39 +82,3 @@ class TrainerFormat(Protocol):
 
     def finish(self, folder: Path, rows: Iterable[TokenRow]) -> None:
         """Write what belongs to the export as a whole below `folder`; `rows` are all samples in their order."""
-
-
-def joined_slots(sample: WholeSample) -> tuple[TensorSlot, ...]:
-    """Lay out the tensors of a whole sample as the store does: ids, layers ascending, final states, mask."""
-    slots = [TensorSlot("input_ids", "I64", (sample.n_tokens,), 0)]
-    for name in sample.states:
-        offset = slots[-1].offset + slots[-1].n_bytes
-        slots.append(TensorSlot(name, sample.dtype, (sample.n_tokens, sample.hidden_size), offset))
-    offset = slots[-1].offset + slots[-1].n_bytes
-    return (*slots, TensorSlot("loss_mask", "U8", (sample.n_tokens,), offset))
-
-
-def trainer_formats() -> tuple[TrainerFormat, ...]:
-    """Return every format."""
-    from auxtap.extraction.export.formats.angelslim import AngelSlim
-    from auxtap.extraction.export.formats.ge_data import GeData
-    from auxtap.extraction.export.formats.joined import JoinedSafetensors, JoinedTorch
-    from auxtap.extraction.export.formats.modelopt import ModelOpt
-    from auxtap.extraction.export.formats.specforge import SpecForge
-    from auxtap.extraction.export.formats.speculators import Speculators
-
-    return (SpecForge(), Speculators(), ModelOpt(), AngelSlim(), GeData(), JoinedTorch(), JoinedSafetensors())
-
-
-def trainer_format(name: str) -> TrainerFormat:
-    """Return the format of that name, its packages not looked for yet.
-
-    Raises:
-        UsageError: there is none.
-    """
-    formats = trainer_formats()
-    for candidate in formats:
-        if candidate.name == name:
-            return candidate
-    known = ", ".join(candidate.name for candidate in formats)
-    raise UsageError(f"unknown format {name!r}", hint=f"formats: {known}")

@@ -3,16 +3,15 @@
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from auxtap.extraction.export.formats.sample import SamplePlace
-from auxtap.extraction.export.formats.torch_file import require_torch
-from auxtap.extraction.export.formats.trainer import TokenRow
+from auxtap.extraction.export.contract import TokenRow
+from auxtap.extraction.export.torch_file import require_torch
+from auxtap.extraction.export.whole_sample import SamplePlace
 
 
 class CheckpointFiles:
-    """No files beside the samples', torch needed, gaps allowed."""
+    """No files beside the samples', torch needed."""
 
     name: str
-    numbers_rows = False
     same_as = ""
 
     def check_available(self) -> None:
