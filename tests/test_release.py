@@ -16,7 +16,7 @@ import pytest
 import auxtap
 from auxtap.commands.menu import MENU
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900), pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = """
 import sys

@@ -13,7 +13,7 @@ from auxtap.rewriters.patch.plan import plan_capture
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/upstream.md").read_text()
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def shown(name: str) -> str:

@@ -18,7 +18,7 @@ from auxtap.tests.rewriters.drifts import (
 )
 from auxtap.verification.static.values import value_faults
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 PAGE = Path(__file__).resolve().parents[2] / "docs/drift.md"
 CASES = [pytest.param(d, r, id=f"{d.name}-{r}") for d in DRIFTS for r in d.releases]
 

@@ -17,7 +17,7 @@ from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.tests.rewriters.drifts import DRIFTS, RELEASES, before, drifted, propose, within
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 FOLLOWED = [(d, r) for d in DRIFTS for r in d.releases if not d.refused]
 N_RUNS, LEAST_ENDED = 40, 5
 

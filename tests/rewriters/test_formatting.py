@@ -13,6 +13,8 @@ from auxtap.rewriters.patch.diff import write_patch
 from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.tests.shaped import LLAMA, shaped_tree
 
+pytestmark = pytest.mark.slow
+
 RUFF = Path(sys.executable).with_name("ruff")
 SETTINGS = 'line-length = 88\n[lint]\nselect = ["I", "E701", "F401"]\n[lint.isort]\nknown-first-party = ["sglang"]\n'
 

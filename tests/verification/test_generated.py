@@ -18,6 +18,8 @@ from auxtap.verification.proof.proved import prove_patch
 from auxtap.verification.releases.compatibility import PAGE_NAME
 from auxtap.verification.releases.sweep import chosen_releases
 
+pytestmark = pytest.mark.slow
+
 GENERATED = Path(__file__).resolve().parent.parent.parent / "generated"
 FEW_RELEASES = ("0.4.5", "0.5.23")
 LAYERS = (3, 31, 59)
