@@ -46,6 +46,7 @@ def test_a_tree_says_what_it_is(tree: OpenTree) -> None:
     assert repr(tree).startswith("OpenTree(origin='pypi:0.5.9', release='0.5.9', commit=")
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_trace_and_plan_are_those_of_the_commands(tree: OpenTree) -> None:
     report = tree.trace(["llama"])

@@ -359,6 +359,7 @@ def test_check_allows_other_files(applied: module.AppliedWorktree) -> None:
     check_applied(applied.path)
 
 
+@pytest.mark.slow
 def test_a_worktree_whose_making_was_killed(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     """Killed outright, apply can clean nothing up; the worktree cannot be served and revert knows it."""
     code = (

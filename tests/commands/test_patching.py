@@ -79,6 +79,7 @@ def test_refuses(arguments: list[str], code: ExitCode, capsys: pytest.CaptureFix
     assert shown.out == "" and shown.err.startswith("error: ") and "Traceback" not in shown.err
 
 
+@pytest.mark.slow
 def test_verify_a_source_and_a_patch(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["verify", "sgl", "--json"]) == ExitCode.DONE
     assert json.loads(capsys.readouterr().out)["holds"]
@@ -89,6 +90,7 @@ def test_verify_a_source_and_a_patch(place: Path, capsys: pytest.CaptureFixture[
     assert "--source" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_verify_says_no_to_a_changed_patch(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["patch", "sgl"]) == ExitCode.DONE
     patch = place / "generated/sglang-0.5.9/capture.patch"

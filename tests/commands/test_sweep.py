@@ -10,6 +10,7 @@ from auxtap.core.errors import ExitCode
 from auxtap.tests.shaped import LOGITS, fixture, make_checkout, shaped_files
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_a_sweep_writes_each_patch_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"

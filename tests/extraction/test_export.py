@@ -223,13 +223,14 @@ def test_an_export_of_something_else_is_refused(make_store: Any, tmp_path: Path)
         export_store(ExportJob(tmp_path, "safetensors", tmp_path / "new"))
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_whole_files_only_and_is_gone_on_with(make_store: Any, tmp_path: Path) -> None:
     store = make_store(40)
     export_store(ExportJob(store, "safetensors", tmp_path / "whole"))
     out = tmp_path / "out"
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from auxtap.extraction.export.exporting.exporting import exporting as export\n"
+        "from auxtap.extraction.export import exporting as export\n"
         "from auxtap.extraction.export.formats import safetensors\n"
         "write = safetensors.JoinedSafetensors.write\n"
         "def slowly(self, file, sample):\n"
@@ -274,6 +275,7 @@ def test_trained_tokens_are_counted_where_the_mask_is_set() -> None:
         count_trained([replace(row)], 3)
 
 
+@pytest.mark.slow
 def test_the_command(make_store: Any, tmp_path: Path) -> None:
     store, out = make_store(4), tmp_path / "out"
     command = [sys.executable, "-m", "auxtap.cli", "export", str(store), "--format"]

@@ -149,6 +149,7 @@ def test_what_ssh_says_is_put_into_words(said: str, meaning: str) -> None:
     assert meaning in refusal(SshSettings("x"), said).message
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_given_up(test_node: TestNode) -> None:
     with SshConnection(test_node.settings()) as connection:
         with pytest.raises(ServerError, match="did not answer within 1 s"):

@@ -249,6 +249,7 @@ def test_the_committed_patch_is_what_the_tool_writes(shared_cache: CacheLayout) 
     assert (len(proved.patch_set.changes), proved.patch_set.n_inserted) == (5, 17)
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_what_a_user_gets_is_proved_from_its_files(shared_cache: CacheLayout) -> None:
     source = open_source("pypi:0.5.9", shared_cache)

@@ -163,6 +163,7 @@ def test_a_patched_tree_is_left_to_its_patch(home: Path, small: SmallTree) -> No
     assert said["ran"] == [3] and "AUXTAP_WAY" not in said["environment"]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_the_patch_is_found_by_bytes(plugin_case: PluginCase) -> None:
     fitting = find_fitting_patch(plugin_case.package, plugin_case.patch_folder)
@@ -176,6 +177,7 @@ def test_the_patch_is_found_by_bytes(plugin_case: PluginCase) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_a_committed_patch_fits_its_release(plugin_case: PluginCase) -> None:
     fitting = find_fitting_patch(plugin_case.package)
@@ -184,6 +186,7 @@ def test_a_committed_patch_fits_its_release(plugin_case: PluginCase) -> None:
     assert fitting.source_digest == manifest["source_digest"]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("damage", ["patch", "manifest", "upstream", "elsewhere"])
 def test_what_does_not_fit_is_refused(plugin_case: PluginCase, bare_tree: Path, tmp_path: Path, damage: str) -> None:
