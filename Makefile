@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest
+# Tests at a time, where they start no server.
+WORKERS ?= 2
 STAMP := $(VENV)/.stamp
 # A package of the name auxtap for the type checker, which does not follow editable installs; links to what git
 # tracks, so that a worktree of SGLang below this folder is not checked along.
@@ -10,7 +13,7 @@ TYPES := .build/types
 DOCS := .build/docs
 DOCS_STAMP := $(DOCS)/venv/.stamp
 
-.PHONY: regen matrix device drafter demo test test-fast check lint format types contract bench setup clean docs readme house
+.PHONY: regen matrix device drafter demo test test-fast test-engine test-unit check lint format types contract bench setup clean docs readme house
 
 setup: $(STAMP)
 
@@ -23,11 +26,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/auxtap demo
 
-test: check
-	$(BIN)/python -m pytest
+test: check test-fast test-engine
 
+# Two at a time, a file's tests by one worker: they share what takes long to make.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -m 'not engine'
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not engine'
+
+# One after the other: real servers want the machine for themselves.
+test-engine: $(STAMP)
+	$(PYTEST) -m engine
+
+# What says within a minute whether something broke; FOLDER=tracer for one folder of tests.
+test-unit: $(STAMP)
+	$(PYTEST) -n $(if $(FOLDER),0,$(WORKERS)) --dist loadfile -m 'not engine and not slow' tests/$(FOLDER)
 
 check: lint types contract house docs
 
@@ -82,7 +93,7 @@ matrix: $(STAMP)
 		$(BIN)/auxtap verify pypi:$$release --engine --matrix --model all --table docs || failed=1; \
 	done; for release in $(MATRIX_DEFAULT); do \
 		$(BIN)/auxtap verify pypi:$$release --engine --settings default --model all --table docs || failed=1; \
-	done; exit $$failed
+	done; $(BIN)/python examples/upstream/run.py --out .build/upstream --engine || failed=1; exit $$failed
 
 # A Python whose torch has CUDA; ends with 77 and `not run: no CUDA device` where there is none.
 device:

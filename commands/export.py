@@ -8,17 +8,17 @@ import typer
 
 from auxtap.commands.context import parse_layers
 from auxtap.core.errors import ExitCode, UsageError
+from auxtap.extraction.export.registry import format_names
 
 if TYPE_CHECKING:
     from auxtap.extraction.run.job import ServerPlace
 
 STORE_FORMATS = ("safetensors", "pt")
-FORMATS = "specforge, speculators, modelopt, angelslim, ge_data, pt or safetensors"
 
 
 def export(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Store that auxtap extract made.")],
-    to: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"{FORMATS}.")],
+    to: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(format_names())}.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the export: a new one, or one to go on with.")],
     layers: Annotated[
         str | None, typer.Option(metavar="3,31,59", help="Capture indices to export. [default: all of the store]")
@@ -51,7 +51,7 @@ def split_format(name: str, *, local: bool) -> tuple[str, str | None]:
     Raises:
         UsageError: there is no such format, a package that it needs is missing, or the store is not on this machine.
     """
-    from auxtap.extraction.export.formats.trainer import trainer_format
+    from auxtap.extraction.export.registry import trainer_format
 
     if name in STORE_FORMATS:
         return name, None
@@ -71,7 +71,7 @@ def check_servers(places: "Sequence[ServerPlace]", trainer: str) -> None:
         UsageError: it cannot.
         ExtractionError: no writer has announced itself.
     """
-    from auxtap.extraction.export.formats.trainer import trainer_format
+    from auxtap.extraction.export.registry import trainer_format
     from auxtap.extraction.export.suitability import holdings_of_server, select_states
 
     for place in places:

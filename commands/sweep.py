@@ -26,6 +26,7 @@ def sweep(
     json_output: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Write and prove the patch of many SGLang releases; a sweep of all writes the page."""
+    from auxtap.checkout.publication import remove_unused_tables
     from auxtap.commands.views import console, sweep_view
     from auxtap.core.files import publish_bytes
     from auxtap.rewriters.patch.registry import parse_models
@@ -44,6 +45,7 @@ def sweep(
     else:
         sweep_view.show_sweep([_sweep_row(result) for result in results])
     if not dry_run and chosen == chosen_releases(None):
+        remove_unused_tables(out)
         publish_bytes(out / PAGE_NAME, compatibility_page(results, models).encode())
         console.say(f"wrote {out / PAGE_NAME}")
     failed = [result.release for result in results if not result.holds]
@@ -70,7 +72,6 @@ def _sweep_row(result: "ReleaseResult") -> "SweepRow":
         hazards=len(result.hazards),
         checks=f"{len(result.passed)}/{len(result.passed) + len(result.rejected)}",
         proof="; ".join(result.rejected) or ("" if level is None else level.level),
-        rot="" if result.rot is None else f"{result.rot.failed}/{result.rot.total}",
         seconds=result.seconds,
         problem=result.problem,
         holds=result.holds,

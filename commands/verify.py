@@ -26,7 +26,7 @@ class _Judged:
     models: tuple[str, ...]
     layers: tuple[int, ...]
     proof: "Proof"
-    patch_sha256: str
+    patch: bytes
 
 
 def verify(
@@ -86,13 +86,13 @@ def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
             raise UsageError(f"{target} is not a written patch, so --source has no place", hint="leave --source out")
         proved = patching.prove_source(target, layers, model)
         plan = proved.patch_set.plan
-        return _Judged(proved.source, plan.models, plan.layers, proved.proof, proved.patch_set.digest)
+        return _Judged(proved.source, plan.models, plan.layers, proved.proof, proved.patch_set.patch)
     published = read_published(files)
     manifest = published.manifest
     opened = _source_of(published, source)
     say(f"proving {files.patch} on SGLang {opened.tree.release} ({opened.tree.origin})")
     proof = verify_static(opened, published.patch, manifest, Readings(cache_layout().readings))
-    return _Judged(opened, manifest.models, manifest.layers, proof, manifest.patch_sha256)
+    return _Judged(opened, manifest.models, manifest.layers, proof, published.patch)
 
 
 def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineReport":
@@ -112,11 +112,12 @@ def _engine_report(judged: _Judged, choice: numeric.NumericChoice) -> "EngineRep
 def _keep(judged: _Judged, report: "EngineReport", folder: Path) -> None:
     from auxtap.commands.views.console import say
     from auxtap.verification.engine.engine_proof import summarize_cases
-    from auxtap.verification.proof.proof_level import EngineProof, keep_proof
+    from auxtap.verification.proof.proof_level import EngineProof, keep_proof, proved_code
 
     source = judged.source
     not_run = tuple(str(case) for case in report.not_run)
-    proof = EngineProof(judged.patch_sha256, source.digest, summarize_cases(report), not_run)
+    cases = summarize_cases(report)
+    proof = EngineProof(proved_code(judged.patch, cases), source.digest, cases, not_run)
     say(f"kept in {keep_proof(folder, source.tree.release, proof)}")
 
 

@@ -1,7 +1,8 @@
 """Put the documentation together: the pages of this folder, and those that are made from the code.
 
     python docs/pages.py OUT        write OUT/auxtap.1, and OUT/pages of which `make docs` makes the site
-    python docs/pages.py --readme   bring the README's sentences about releases up to date (`make readme`)
+    python docs/pages.py --readme   bring the README's sentences about releases and the table of formats up to date
+                                    (`make readme`)
 
 Commands are
 read from the command line itself, Python from signatures and docstrings, hazards from their table, releases from
@@ -28,14 +29,19 @@ from auxtap.commands import settings
 from auxtap.core.hazards.row import Hazard, Switch
 from auxtap.core.hazards.table import all_hazards
 from auxtap.core.version import __version__
+from auxtap.extraction.export.contract import ANY_NUMBER
+from auxtap.extraction.export.registry import trainer_formats
+from auxtap.tap.protocol import FINAL, FINAL_PRENORM
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
+FINALS = {FINAL: "post-norm", FINAL_PRENORM: "pre-norm"}
 # In reading order; pages that nobody lists here come after them.
 ORDER = (
     "index.md",
     "tutorial.md",
     "how-capture-works.md",
+    "guides/ways.md",
     "plugin.md",
     "guides/new-release.md",
     "guides/real-extraction.md",
@@ -50,6 +56,7 @@ ORDER = (
     "reference/hazards.md",
     "trace-schema.md",
     "house.md",
+    "upstream.md",
     "reference/releases.md",
     "reference/licences.md",
 )
@@ -201,10 +208,12 @@ def summary() -> str:
     proved = [manifest["release"] for manifest in manifests if manifest["proof"].get("level") == "engine-proved"]
     rest = len(manifests) - len(proved)
     first, last = manifests[0]["release"], manifests[-1]["release"]
+    patches = f"{len(manifests)} releases from {first} to {last} have a committed patch whose static checks all hold."
+    if not proved:
+        return f"{patches} None of them is engine-proved with its present code."
     return (
-        f"{len(manifests)} releases from {first} to {last} have a committed patch whose static checks all hold. "
-        f"{len(proved)} of them are engine-proved with that very patch ({', '.join(proved)}): real servers were "
-        f"compared with transformers. The other {rest} are static only."
+        f"{patches} {len(proved)} of them are engine-proved with that very patch ({', '.join(proved)}): real servers "
+        f"were compared with transformers. The other {rest} are static only."
     )
 
 
@@ -325,9 +334,23 @@ def readme_with_summary(text: str) -> str:
     return between.sub(lambda _: f"{wrapped}\n", text)
 
 
+def formats_with_table(text: str) -> str:
+    """Return the page of formats with the table that the formats themselves give."""
+    lines = ["| `--format` | files below `DIR` | tensors | layers | final state |", "| --- | --- | --- | --- | --- |"]
+    for each in trainer_formats():
+        layers = {ANY_NUMBER: "any", 0: "none"}.get(each.needs.n_layers, str(each.needs.n_layers))
+        finals = (
+            "all there are" if each.needs.all_finals else ", else ".join(map(FINALS.__getitem__, each.needs.finals))
+        )
+        lines.append(f"| `{each.name}` | {each.shown.files} | {each.shown.tensors} | {layers} | {finals} |")
+    between = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+    return between.sub(lambda _: "\n".join([*lines, ""]), text)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--readme":
-        readme = ROOT / "README.md"
+        readme, formats = ROOT / "README.md", DOCS / "formats.md"
         readme.write_text(readme_with_summary(readme.read_text()))
+        formats.write_text(formats_with_table(formats.read_text()))
     else:
         write_pages(Path(sys.argv[1]))

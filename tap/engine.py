@@ -1,9 +1,10 @@
 """The functions that the patch calls. After start none of them raises into a forward.
 
-They stand in `ModelRunner` where a draft model's layers would be set (arm), in `Scheduler.run_batch` before 0.5.6
-(attach), in `ForwardBatch.init_new` (note), in `LogitsProcessor.forward` (tap), and at the stage exit of a model's
-forward (stage). In models without capture code a line in the loop over the blocks hands on what enters each (block).
-Where the final state before the norm is wanted, a hook takes what the norm gets.
+They stand in `ModelRunner` where a draft model's layers would be set (arm) and where the runner begins (rank, up to
+0.5.11), in `Scheduler.run_batch` before 0.5.6 (attach), in `ForwardBatch.init_new` (note), in `LogitsProcessor.forward`
+(tap), and at the stage exit of a model's forward (stage). In models without capture code a line in the loop over the
+blocks hands on what enters each (block). Where the final state before the norm is wanted, a hook takes what the norm
+gets.
 """
 
 import logging
@@ -15,7 +16,7 @@ from typing import Any
 from . import arming, protocol, rows
 from .capture import Capture, Stage, dtype_name, unpack_states
 from .config import RefusedError, TapConfig
-from .ranks import Ranks, find_ranks
+from .ranks import Ranks, find_ranks, keep_dp_rank
 from .spool import SpoolDirectory
 from .witness import Witness
 from .writer import PendingBudget, Writer
@@ -74,6 +75,11 @@ def arm(model_runner: Any) -> None:
         num_layers,
         config.spool,
     )
+
+
+def rank(model_runner: Any, dp_rank: int | None) -> None:
+    """Keep the data-parallel rank of a runner that does not keep it itself."""
+    keep_dp_rank(model_runner, dp_rank)
 
 
 def attach(worker_batch: Any, batch: Any) -> None:

@@ -4,11 +4,13 @@ SGLang moved these facts twice: from the model runner to process groups, and fro
 `runtime_context.get_parallel()` (0.5.14 on). Each is taken from wherever this release has it.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from .config import RefusedError
+
+# Up to 0.5.11 ModelRunner.__init__ is given dp_rank and does not keep it; the patch keeps it under this name.
+_GIVEN = "_auxtap_dp_rank"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ def uses_dp_attention(server_args: Any) -> bool:
     return size is not None and size > 1
 
 
+def keep_dp_rank(model_runner: Any, dp_rank: int | None) -> None:
+    """Keep the data-parallel rank that a runner was given, for `find_dp_rank`."""
+    setattr(model_runner, _GIVEN, dp_rank)
+
+
 def find_dp_rank(model_runner: Any, dp_size: int) -> int:
     """Return the data-parallel rank of this process, 0 without data parallelism.
 
@@ -68,13 +75,8 @@ def find_dp_rank(model_runner: Any, dp_size: int) -> int:
     if uses_dp_attention(model_runner.server_args):
         return _attention_rank("dp")
     rank = getattr(model_runner, "dp_rank", None)
-    frame = sys._getframe()
-    # Up to 0.5.12 dp_rank is handed to ModelRunner.__init__, which does not keep it; it is a local of that call,
-    # which is still running when the runner arms us.
-    while rank is None and frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_locals.get("self") is model_runner:
-            rank = frame.f_locals.get("dp_rank")
+    if rank is None:
+        rank = getattr(model_runner, _GIVEN, None)
     if rank is None:
         rank = parallel_value("dp_rank")
     if rank is None:

@@ -7,6 +7,7 @@ import pytest
 from auxtap.commands.context import cache_layout
 from auxtap.core.cache import CacheLayout
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
+from auxtap.tests.leftovers import watch_this_run
 
 _WITH_ENGINE = pytest.StashKey[set[str]]()
 
@@ -22,6 +23,7 @@ def pytest_configure() -> None:
     # commands need both.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    watch_this_run()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,6 +26,7 @@ COLLECTOR = b"""class AuxHiddenStateList(list):
 """
 TARGETS = {
     "arm": RUNNER,
+    "rank": RUNNER,
     "attach": SCHEDULER,
     "note": BATCH,
     "tap": LOGITS,

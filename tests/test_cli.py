@@ -204,6 +204,7 @@ def test_a_mistyped_command_is_told_the_nearest():
     assert "Did you mean 'trace'?" in _auxtap("trcae").stderr
 
 
+@pytest.mark.slow
 def test_no_color_and_plain_when_piped():
     result = _auxtap("doctor", NO_COLOR="1", FORCE_COLOR="1")
     assert "\x1b[3" not in result.stdout and "\x1b[1;3" not in result.stdout

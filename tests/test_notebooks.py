@@ -46,6 +46,7 @@ def test_a_tree_says_what_it_is(tree: OpenTree) -> None:
     assert repr(tree).startswith("OpenTree(origin='pypi:0.5.9', release='0.5.9', commit=")
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_trace_and_plan_are_those_of_the_commands(tree: OpenTree) -> None:
     report = tree.trace(["llama"])
@@ -53,7 +54,7 @@ def test_trace_and_plan_are_those_of_the_commands(tree: OpenTree) -> None:
     assert [flow.model for flow in report.flows][:1] == ["LlamaForCausalLM"]
     plan = tree.plan(layers=(2, 5))
     assert plan.layers == (2, 5) and plan.models == PATCH_MODELS
-    assert {insertion.kind for insertion in plan.insertions} == {"gate", "arm", "note", "tap", "stage"}
+    assert {insertion.kind for insertion in plan.insertions} == {"gate", "rank", "arm", "note", "tap", "stage"}
     with pytest.raises(UsageError):
         tree.plan(models=["no_such_model"])
 
@@ -67,7 +68,7 @@ def test_a_patch_is_proved_and_can_be_saved(tree: OpenTree, tmp_path: Path) -> N
     manifest = read_manifest((folder / "manifest.json").read_bytes(), "manifest.json")
     assert (folder / "capture.patch").read_bytes() == patch.data
     assert manifest.patch_sha256 == patch.digest
-    assert "+        if _auxtap is not None: _auxtap.arm(self)" in patch.text.splitlines()
+    assert "+        if _auxtap is not None:\n+            _auxtap.arm(self)\n" in patch.text
     assert patch.level in ("static only", "engine-proved")
     assert "--disable-radix-cache" in patch.server_flags
     with pytest.raises(PatchError, match="cannot write"):

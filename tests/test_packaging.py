@@ -47,6 +47,7 @@ def test_one_version():
     assert listed.splitlines() == ["core/version.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_the_wheel_holds_everything(tmp_path):
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), "."]

@@ -16,7 +16,7 @@ import pytest
 import auxtap
 from auxtap.commands.menu import MENU
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900), pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = """
 import sys
@@ -128,7 +128,7 @@ def test_the_plugin_is_announced_and_finds_its_patches(release: Release, tmp_pat
         "(point,) = entry_points(group='sglang.srt.plugins')\n"
         "point.load()()\n"
         "from auxtap.serving.plugin.patches import COMMITTED\n"
-        "print(point.name, len(list(COMMITTED.glob('sglang-*/capture.patch'))))\n"
+        "print(point.name, len(list(COMMITTED.glob('sglang-*/inserted.patch'))))\n"
     )
     assert run(release.python, "-c", program, cwd=tmp_path) == "auxtap 66\n"
 

@@ -21,7 +21,6 @@ class SweepRow:
     hazards: int
     checks: str
     proof: str
-    rot: str
     seconds: float
     problem: str | None
     holds: bool
@@ -40,7 +39,7 @@ class ChangeRow:
 def show_sweep(rows: Sequence[SweepRow]) -> None:
     """Print one line a release to stdout."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("release", "files", "lines", "statements", "hazards", "checks", "lost hunks", "s"):
+    for column in ("release", "files", "lines", "statements", "hazards", "checks", "s"):
         table.add_column(column, no_wrap=True)
     table.add_column("proof", overflow="fold")
     for row in rows:
@@ -48,7 +47,7 @@ def show_sweep(rows: Sequence[SweepRow]) -> None:
         sizes = ("", "") if row.problem else (str(row.files), str(row.lines))
         cells = (row.statements, str(row.hazards), row.checks) if row.problem is None else ("refused", "", "")
         name, proof = Text(row.release, style=style), escape(row.problem or row.proof)
-        table.add_row(name, *sizes, *cells, row.rot, f"{row.seconds:.1f}", proof)
+        table.add_row(name, *sizes, *cells, f"{row.seconds:.1f}", proof)
     console.out().print(table)
 
 

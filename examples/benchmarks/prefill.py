@@ -153,7 +153,7 @@ def prepared(cache: CacheLayout) -> Iterator[Ground]:
         )  # fmt: skip
         off = replace(first, tree=applied.path)
         # Those of a start, and the gate's imports, are not run again by a forward.
-        statements = tuple(each.text.strip() for each in patch_set.plan.insertions if each.kind not in ("gate", "arm"))
+        statements = tuple(each.code for each in patch_set.plan.insertions if each.kind not in ("gate", "rank", "arm"))
         yield Ground(((FIRST, first), (SECOND, first), (OFF, off), (ON, replace(off, spool=spool))), statements)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auxtap.core.errors import IntegrityError, UsageError
-from auxtap.extraction.export.formats.trainer import TokenRow
+from auxtap.extraction.export.contract import TokenRow
 
 
 @dataclass(frozen=True)

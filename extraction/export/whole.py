@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from auxtap.core.errors import IntegrityError
-from auxtap.extraction.export.formats.sample import Bytes, SamplePlace, WholeSample
-from auxtap.extraction.export.formats.trainer import TokenRow
+from auxtap.extraction.export.contract import TokenRow
+from auxtap.extraction.export.whole_sample import Bytes, SamplePlace, WholeSample
 from auxtap.extraction.spool.part_bytes import ExpectedDigest, read_part_header
 from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat
 from auxtap.extraction.store.formats.part_formats import part_format

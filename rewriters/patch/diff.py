@@ -1,11 +1,11 @@
 """Write a plan down as a patch: zero context for git, three lines of context for people."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from auxtap.core.files import sha256_bytes
+from auxtap.core.patch_parts import blob_id, put_together
 from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.patch.plan import CapturePlan, NewFile
 from auxtap.rewriters.places.insertion import Insertion
@@ -36,10 +36,14 @@ class FileChange:
 
 @dataclass(frozen=True)
 class PatchSet:
-    """A plan with the bytes that it comes to; `patch` is the zero-context form that is applied."""
+    """A plan with the bytes that it comes to.
+
+    `patch` is the zero-context form that is applied; `inserted` is its beginning, without the tap's files.
+    """
 
     plan: CapturePlan
     changes: tuple[FileChange, ...]
+    inserted: bytes
     patch: bytes
 
     @property
@@ -55,7 +59,7 @@ class PatchSet:
     @property
     def n_inserted(self) -> int:
         """Lines inserted into upstream's files."""
-        return len(self.plan.insertions)
+        return sum(len(insertion.lines) for insertion in self.plan.insertions)
 
     def for_people(self) -> bytes:
         """Return the changes of upstream's files with three lines of context."""
@@ -69,9 +73,9 @@ def write_patch(tree: SourceTree, plan: CapturePlan) -> PatchSet:
         insertions = tuple(insertion for insertion in plan.insertions if insertion.path == path)
         before = tree.files[path]
         changes.append(FileChange(path, before, _insert(before, insertions), insertions))
-    patch = b"".join(_file_patch(change, 0) for change in changes)
-    patch += b"".join(_new_file_patch(file) for file in plan.new_files)
-    return PatchSet(plan, tuple(changes), patch)
+    inserted = b"".join(_file_patch(change, 0) for change in changes)
+    patch = put_together(inserted, ((file.path, file.data) for file in plan.new_files))
+    return PatchSet(plan, tuple(changes), inserted, patch)
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -84,13 +88,8 @@ def _lines(data: bytes) -> list[bytes]:
 def _insert(before: bytes, insertions: Sequence[Insertion]) -> bytes:
     lines = _lines(before)
     for insertion in reversed(insertions):
-        lines.insert(insertion.line - 1, insertion.data)
+        lines[insertion.line - 1 : insertion.line - 1] = insertion.lines
     return b"".join(lines)
-
-
-def blob_id(data: bytes) -> str:
-    """Return git's name for a file's content."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _file_patch(change: FileChange, context: int) -> bytes:
@@ -101,7 +100,7 @@ def _file_patch(change: FileChange, context: int) -> bytes:
     hunks, n_inserted = [], 0
     for group in _groups(change.insertions, context):
         hunks.append(_hunk(lines, group, n_inserted, context))
-        n_inserted += len(group)
+        n_inserted += sum(len(insertion.lines) for insertion in group)
     return head.encode() + b"".join(hunks)
 
 
@@ -122,7 +121,7 @@ def _hunk(lines: list[bytes], group: list[Insertion], n_before: int, context: in
     body, at = [], first
     for insertion in group:
         body += [b" " + line for line in lines[at - 1 : insertion.line - 1]]
-        body.append(b"+" + insertion.data)
+        body += [b"+" + line for line in insertion.lines]
         at = insertion.line
     body += [b" " + line for line in lines[at - 1 : end - 1]]
     if body[-1].startswith(b" ") and not body[-1].endswith(b"\n"):
@@ -130,19 +129,10 @@ def _hunk(lines: list[bytes], group: list[Insertion], n_before: int, context: in
     n_old = end - first
     # An empty side of a hunk counts the line before it.
     old_start = first if n_old else first - 1
-    ranges = f"@@ -{_range(old_start, n_old)} +{_range(first + n_before, n_old + len(group))} @@\n"
+    n_new = n_old + sum(len(insertion.lines) for insertion in group)
+    ranges = f"@@ -{_range(old_start, n_old)} +{_range(first + n_before, n_new)} @@\n"
     return ranges.encode() + b"".join(body)
 
 
 def _range(start: int, count: int) -> str:
     return str(start) if count == 1 else f"{start},{count}"
-
-
-def _new_file_patch(file: NewFile) -> bytes:
-    name, lines = str(file.path), _lines(file.data)
-    head = f"diff --git a/{name} b/{name}\nnew file mode 100644\nindex {'0' * 40}..{blob_id(file.data)}\n"
-    if not lines:
-        return head.encode()
-    head += f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +{_range(1, len(lines))} @@\n"
-    body = b"".join(b"+" + line for line in lines)
-    return head.encode() + body + (b"" if body.endswith(b"\n") else _NO_NEWLINE)

@@ -7,12 +7,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from auxtap.core.errors import PatchError
-from auxtap.core.files import json_bytes, sha256_bytes
+from auxtap.core.files import sha256_bytes
 from auxtap.rewriters.patch.diff import PatchSet
+from auxtap.rewriters.places.insertion import inserted_lines
 from auxtap.tracer.report.readings import ClassFate
 
 SCHEMA = 1
-PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"
+_MAX_LINE = 400
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def manifest_bytes(
 ) -> bytes:
     """Return the manifest; the same inputs always give the same bytes. `proof` says how far the patch is proved."""
     plan = patch_set.plan
-    return json_bytes(
+    return _in_lines(
         {
             "schema": SCHEMA,
             "tool": f"auxtap {tool_version}",
@@ -69,7 +70,7 @@ def manifest_bytes(
                     "path": str(change.path),
                     "sha256_before": change.before_sha256,
                     "sha256_after": change.after_sha256,
-                    "inserted_lines": [n + i for i, n in enumerate(each.line for each in change.insertions)],
+                    "inserted_lines": list(inserted_lines(change.insertions)),
                 }
                 for change in patch_set.changes
             ],
@@ -80,7 +81,7 @@ def manifest_bytes(
                     "scope": insertion.scope,
                     "anchor": insertion.anchor,
                     "before_line": insertion.line,
-                    "text": insertion.text.strip(),
+                    "text": insertion.code,
                 }
                 for insertion in plan.insertions
             ],
@@ -100,6 +101,22 @@ def manifest_bytes(
             "proof": dict(proof or {}),
         }
     )
+
+
+def _in_lines(value: object) -> bytes:
+    """Return JSON in which what is short stands on one line: an entry of a list is a line of a diff."""
+    return f"{_folded(value, '')}\n".encode()
+
+
+def _folded(value: object, indentation: str) -> str:
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) <= _MAX_LINE or not isinstance(value, list | dict):
+        return line
+    inner = f"{indentation}  "
+    if isinstance(value, dict):
+        items = [f"{inner}{json.dumps(key)}: {_folded(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indentation}}}"
+    return "[\n" + ",\n".join(f"{inner}{_folded(item, inner)}" for item in value) + f"\n{indentation}]"
 
 
 def _classes(classes: Sequence[ClassFate]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from auxtap.rewriters.places.gate import GateRewriter
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.rewriters.places.loop import LoopRewriter, LoopStageRewriter
 from auxtap.rewriters.places.note import NoteRewriter
+from auxtap.rewriters.places.rank import RankRewriter
 from auxtap.rewriters.places.stage import StageRewriter
 from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.rewriters.places.tap import TapRewriter
@@ -122,10 +123,11 @@ def _loop_rewriters(path: PurePosixPath, files: ParsedTree) -> list[Rewriter]:
 
 
 def statement_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
-    """Return the rewriters of the statements for `models`: three or four for every model, then the model files'."""
-    note = NoteRewriter()
+    """Return the rewriters of the statements for `models`: three to five for every model, then the model files'."""
+    note, rank = NoteRewriter(), RankRewriter()
+    ranks = (rank,) if rank.is_needed(files) else ()
     attach = () if note.lists_requests(files) else (AttachRewriter(),)
-    return (ArmRewriter(), note, *attach, TapRewriter(), *model_rewriters(models, files))
+    return (*ranks, ArmRewriter(), note, *attach, TapRewriter(), *model_rewriters(models, files))
 
 
 def all_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:

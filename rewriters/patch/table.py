@@ -8,6 +8,8 @@ from auxtap.rewriters.places.insertion import Insertion
 from auxtap.tracer.report.readings import ModelReadings, Reading
 
 BACKBONES_NAME = "backbones.py"
+# The table that says why classes are not captured; the others say what is.
+REFUSED_NAME = "REFUSED"
 _HEAD = """\"\"\"Which backbones this patch captures, and how; written by auxtap from the tree it is for.\"\"\"
 
 """
@@ -34,7 +36,7 @@ def backbone_table(read: ModelReadings, insertions: Sequence[Insertion]) -> byte
     refused |= {backbone_key(*place): repr(item.reason) for place, item in read.objections.items()}
     norms = {_key(each): repr(each.norm) for each in (*natives, *loops) if each.norm is not None}
     marks = {_key(each): repr(each.mark) for each in natives if each.mark}
-    tables = {"CAPTURES": captures, "LOOPS": tapped, "REFUSED": refused, "NORMS": norms, "MARKS": marks}
+    tables = {"CAPTURES": captures, "LOOPS": tapped, REFUSED_NAME: refused, "NORMS": norms, "MARKS": marks}
     return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
 
 

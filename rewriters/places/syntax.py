@@ -12,7 +12,7 @@ from libcst import matchers as m
 
 from auxtap.core.errors import PatchError, SourceError
 from auxtap.core.source_tree import SourceTree
-from auxtap.rewriters.places.insertion import TAP_PACKAGE, Insertion
+from auxtap.rewriters.places.insertion import TAP_PACKAGE, Insertion, indented
 from auxtap.tracer.reading.trees import Readings
 from auxtap.tracer.report.readings import ModelReadings
 from auxtap.tracer.source.fragments import SourceFile
@@ -151,16 +151,32 @@ class ParsedFile:
         return [self.first_line(node) for node in nodes]
 
     def insert_before(self, node: Statement, *, kind: str, scope: str, anchor: str, text: str) -> Insertion:
-        """Propose `text` on a line of its own before a statement, indented as the statement is.
+        """Propose `text` before a statement and the comments that belong to it, indented as the statement is.
 
         Raises:
             PatchError: the file's line ends are not git's.
         """
         line = self.first_line(node)
-        return self._insertion(line, line, kind=kind, scope=scope, anchor=anchor, text=text)
+        return self._insertion(self._above_comments(line), line, kind=kind, scope=scope, anchor=anchor, text=text)
+
+    def _above_comments(self, line: int) -> int:
+        """Return the line of the first comment that stands right above a statement, indented as it is."""
+        code = self._lines[line - 1]
+        indentation = code[: len(code) - len(code.lstrip(b" \t"))]
+        while line > 1 and self._lines[line - 2].startswith(indentation + b"#"):
+            above = self._lines[line - 2]
+            # A string may end on such a line.
+            if b'"""' in above or b"'''" in above or self._lines[line - 3].rstrip().endswith(b"\\"):
+                break
+            line -= 1
+        return line
+
+    def is_behind_mark(self, node: cst.CSTNode) -> bool:
+        """Tell whether a statement stands on the line of a byte order mark, which stays the file's first bytes."""
+        return self.data.startswith(codecs.BOM_UTF8) and self.first_line(node) == 1
 
     def insert_after(self, node: Statement, *, kind: str, scope: str, anchor: str, text: str) -> Insertion:
-        """Propose `text` on a line of its own after a simple statement, indented as the statement is.
+        """Propose `text` after a simple statement, indented as the statement is.
 
         Raises:
             PatchError: the statement shares its line with another, or ends the file without a newline.
@@ -177,7 +193,7 @@ class ParsedFile:
         code = beside.removeprefix(codecs.BOM_UTF8)
         indentation = code[: len(code) - len(code.lstrip(b" \t"))].decode()
         newline = "\r\n" if beside.endswith(b"\r") else "\n"
-        return Insertion(kind, self.path, scope, anchor, line, indentation + text, newline)
+        return Insertion(kind, self.path, scope, anchor, line, indented(text, indentation), newline)
 
 
 class _Returns(cst.CSTVisitor):

@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from auxtap.core.files import sha256_bytes
+from auxtap.core.patch_parts import MANIFEST_NAME, read_patch_of
 from auxtap.core.patch_text import PatchedFile, PatchTextError, read_patch, with_inserted
 from auxtap.core.source_tree import PACKAGE_ROOT, files_digest, package_files
 
-PATCH_NAME, MANIFEST_NAME = "capture.patch", "manifest.json"
 COMMITTED = Path(__file__).resolve().parents[2] / "generated"
 
 
@@ -100,10 +100,11 @@ def _installed_digest(package: Path) -> str:
 
 def _read_fitting(folder: Path, manifest: Mapping[str, Any], package: Path, installed: str) -> FittingPatch:
     try:
-        patch = (folder / PATCH_NAME).read_bytes()
+        added = {PurePosixPath(entry["path"]): str(entry["sha256"]) for entry in manifest["new_files"]}
+        patch = read_patch_of(folder, added)
         digest = sha256_bytes(patch)
         if digest != manifest["patch_sha256"]:
-            raise PluginRefusedError(f"{folder / PATCH_NAME} is not the patch of the manifest beside it")
+            raise PluginRefusedError(f"the patch in {folder} is not the one of the manifest beside it")
         changes = read_patch(patch)
         wanted = {PurePosixPath(entry["path"]): str(entry["sha256_after"]) for entry in manifest["files"]}
         sources = {

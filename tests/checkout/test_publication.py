@@ -1,13 +1,24 @@
-"""Written patches on disk: both files or none."""
+"""Written patches on disk: whole or in parts, all files or none."""
 
 from pathlib import Path
 
 import pytest
 
 from auxtap.checkout import publication
-from auxtap.checkout.publication import find_patch, patch_files, publish_patch, read_published
+from auxtap.checkout.publication import (
+    find_patch,
+    patch_files,
+    publish_parts,
+    publish_patch,
+    read_published,
+    remove_unused_tables,
+)
 from auxtap.core.errors import ExitCode, PatchError
 from auxtap.core.files import publish_bytes
+from auxtap.rewriters.patch.diff import PatchSet, write_patch
+from auxtap.rewriters.patch.manifest import Origin, manifest_bytes
+from auxtap.rewriters.patch.plan import plan_capture
+from auxtap.tests.shaped import shaped_tree
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -61,3 +72,43 @@ def test_refuses_half_a_patch(tmp_path: Path) -> None:
     files.manifest.unlink()
     with pytest.raises(PatchError, match="cannot read"):
         read_published(files)
+
+
+@pytest.fixture
+def written() -> tuple[PatchSet, bytes]:
+    tree = shaped_tree()
+    patch_set = write_patch(tree, plan_capture(tree, ("llama",), (3,)))
+    return patch_set, manifest_bytes(patch_set, Origin("checkout", "0" * 64), "1.0", ())
+
+
+def test_parts_are_read_as_the_whole_patch(tmp_path: Path, written: tuple[PatchSet, bytes]) -> None:
+    patch_set, manifest = written
+    publish_patch(tmp_path, "0.5.9", patch_set.patch, manifest)
+    files = publish_parts(tmp_path, patch_set, manifest)
+    names = sorted(contents(tmp_path))
+    assert names[:2] == ["sglang-0.5.9/inserted.patch", "sglang-0.5.9/manifest.json"]
+    assert len(names) == 3 and names[2].startswith("tables/backbones-")
+    assert b"srt/auxtap/" not in files.patch.read_bytes()
+    assert find_patch(files.manifest.parent) == find_patch(files.manifest) == find_patch(files.patch) == files
+    assert read_published(files).patch == patch_set.patch
+
+
+def test_parts_of_another_tap_are_refused(tmp_path: Path, written: tuple[PatchSet, bytes]) -> None:
+    patch_set, manifest = written
+    files = publish_parts(tmp_path, patch_set, manifest)
+    (table,) = (tmp_path / "tables").iterdir()
+    table.write_bytes(table.read_bytes() + b"\n")
+    with pytest.raises(PatchError, match=r"is for another backbones\.py than this auxtap's") as caught:
+        read_published(files)
+    assert caught.value.hint is not None and "stands by itself" in caught.value.hint
+    table.unlink()
+    with pytest.raises(PatchError, match="is for another"):
+        read_published(files)
+
+
+def test_tables_that_no_manifest_names_are_removed(tmp_path: Path, written: tuple[PatchSet, bytes]) -> None:
+    files = publish_parts(tmp_path, *written)
+    publish_bytes(tmp_path / "tables/backbones-000000000000.txt", b"REFUSED = {}\n")
+    remove_unused_tables(tmp_path)
+    assert read_published(files).patch == written[0].patch
+    assert len(list((tmp_path / "tables").iterdir())) == 1

@@ -167,7 +167,7 @@ def test_windows_line_ends(cache: CacheLayout, tmp_path: Path) -> None:
     files = {path: data.replace(b"\n", b"\r\n") for path, data in shaped_files().items()}
     source = open_source(str(make_checkout(tmp_path / "sgl", files)), cache)
     applied = apply_patch(source, patch_of(source), tmp_path / "wt")
-    assert (applied.path / RUNNER).read_bytes().count(b"\r\n") == files[RUNNER].count(b"\n") + 2
+    assert (applied.path / RUNNER).read_bytes().count(b"\r\n") == files[RUNNER].count(b"\n") + 3
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
@@ -359,6 +359,7 @@ def test_check_allows_other_files(applied: module.AppliedWorktree) -> None:
     check_applied(applied.path)
 
 
+@pytest.mark.slow
 def test_a_worktree_whose_making_was_killed(source: Source, patch_set: PatchSet, tmp_path: Path) -> None:
     """Killed outright, apply can clean nothing up; the worktree cannot be served and revert knows it."""
     code = (

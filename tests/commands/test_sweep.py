@@ -10,16 +10,18 @@ from auxtap.core.errors import ExitCode
 from auxtap.tests.shaped import LOGITS, fixture, make_checkout, shaped_files
 
 
+@pytest.mark.slow
 @pytest.mark.network
-def test_a_sweep_writes_each_patch_and_measures_the_hunks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_writes_each_patch_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert cli.run(["sweep", "0.4.5..0.4.5.post1", "--out", str(out), "--json"]) == ExitCode.DONE
     record = json.loads(capsys.readouterr().out)
     assert [entry["release"] for entry in record["releases"]] == ["0.4.5", "0.4.5.post1"]
     assert all(entry["holds"] and len(entry["passed"]) == 15 for entry in record["releases"])
-    assert record["releases"][0]["rot"] is None and record["releases"][1]["rot"]["total"] == 8
     assert {place["kind"] for place in record["releases"][0]["places"]} == {"arm", "attach", "note", "tap"}
-    assert sorted(path.name for path in out.iterdir()) == ["sglang-0.4.5", "sglang-0.4.5.post1"]
+    assert sorted(path.name for path in out.iterdir()) == ["sglang-0.4.5", "sglang-0.4.5.post1", "tables"]
+    assert cli.run(["verify", str(out / "sglang-0.4.5")]) == ExitCode.DONE
+    assert sorted(path.name for path in (out / "sglang-0.4.5").iterdir()) == ["inserted.patch", "manifest.json"]
 
 
 @pytest.fixture

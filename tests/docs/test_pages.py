@@ -14,6 +14,7 @@ import typer.main
 from auxtap import cli
 from auxtap.commands.menu import MENU
 from auxtap.core.hazards.table import all_hazards
+from auxtap.extraction.export.registry import format_names
 from auxtap.tests.docs.conftest import ROOT, shown_commands
 
 COMMANDS = sorted(set(shown_commands()))
@@ -102,6 +103,13 @@ def test_the_readme_says_what_generated_holds(pages: ModuleType) -> None:
     text = (ROOT / "README.md").read_text()
     assert pages.readme_with_summary(text) == text
     assert pages.summary().split()[0] in text
+
+
+def test_the_page_of_formats_says_what_the_formats_say(pages: ModuleType) -> None:
+    """`make readme` brings it up to date, too."""
+    text = (ROOT / "docs/formats.md").read_text()
+    assert pages.formats_with_table(text) == text
+    assert all(f"| `{name}` |" in text for name in format_names())
 
 
 def test_the_manual_page_has_every_command(pages: ModuleType) -> None:

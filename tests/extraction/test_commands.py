@@ -31,6 +31,7 @@ def command(server: Any, tmp_path: Path, write_dataset: Callable[..., Path]) -> 
     return arguments
 
 
+@pytest.mark.slow
 def test_extract_then_check(auxtap: Auxtap, command: Callable[..., list[object]], tmp_path: Path) -> None:
     result = auxtap(*command())
     assert result.returncode == 0, result.stderr
@@ -47,6 +48,7 @@ def test_extract_then_check(auxtap: Auxtap, command: Callable[..., list[object]]
     assert files == {"samples/00000001.pp0.safetensors"}
 
 
+@pytest.mark.slow
 def test_a_failed_sample_is_exit_1(auxtap: Auxtap, command: Callable[..., list[object]], tap: Any) -> None:
     tap.faults[1] = ["400"]
     result = auxtap(*command())
@@ -55,6 +57,7 @@ def test_a_failed_sample_is_exit_1(auxtap: Auxtap, command: Callable[..., list[o
     assert "s/1: failed" in result.stderr
 
 
+@pytest.mark.slow
 def test_errors_have_a_next_step_and_the_right_code(
     auxtap: Auxtap, command: Callable[..., list[object]], tmp_path: Path, server: Any
 ) -> None:
@@ -85,6 +88,7 @@ def test_a_dead_server_is_exit_6(auxtap: Auxtap, command: Callable[..., list[obj
     assert result.returncode == 6 and "cannot be reached" in result.stderr and "auxtap serve" in result.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_exit_130_and_the_same_command_goes_on(
     auxtap: Auxtap, command: Callable[..., list[object]], server: Any
 ) -> None:
@@ -102,6 +106,7 @@ def test_ctrl_c_is_exit_130_and_the_same_command_goes_on(
     assert record["already_stored"] >= 10 and record["complete"] and result.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_a_terminal_gets_a_bar(command: Callable[..., list[object]], server: Any) -> None:
     import pty

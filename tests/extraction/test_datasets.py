@@ -397,6 +397,7 @@ print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [as_jsonl, as_array, as_gzip, as_parquet, as_saved])
 def test_memory_stays_flat(tmp_path: Path, write: Callable[..., Path]) -> None:
     """Eight times the tokens take no more memory than a few records do."""

@@ -19,12 +19,13 @@ from safetensors.numpy import load_file
 
 from auxtap.commands.export import check_servers, split_format
 from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
+from auxtap.extraction.export.contract import TokenRow
 from auxtap.extraction.export.exporting import ExportJob, ExportProgress, export_store
-from auxtap.extraction.export.formats import joined, specforge, speculators
-from auxtap.extraction.export.formats.sample import SamplePlace
-from auxtap.extraction.export.formats.torch_file import require_torch
-from auxtap.extraction.export.formats.trainer import TokenRow, trainer_format, trainer_formats
+from auxtap.extraction.export.formats import safetensors, specforge, speculators
+from auxtap.extraction.export.registry import trainer_format, trainer_formats
+from auxtap.extraction.export.torch_file import require_torch
 from auxtap.extraction.export.vocabulary import choose_draft_vocabulary, count_trained
+from auxtap.extraction.export.whole_sample import SamplePlace
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.run.job import ServerPlace
 from auxtap.extraction.spool.topology import open_replicas
@@ -54,16 +55,16 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_every_format_has_a_name_and_groups_its_files() -> None:
     names = [each.name for each in trainer_formats()]
-    assert names == ["specforge", "speculators", "modelopt", "angelslim", "ge_data", "pt", "safetensors"]
+    assert names == ["angelslim", "ge_data", "modelopt", "pt", "safetensors", "specforge", "speculators"]
     place = SamplePlace(index=12345, row=7, sample_id="../../x", n_tokens=3)
     assert [str(each.file_of(place)) for each in trainer_formats()] == [
-        "rows_12000-14000/data_12345.ckpt",
-        "hidden_states/hs_7.safetensors",
-        "00012345.pt",
         "rows_10000-15000/data_12345.ckpt",
         "data_12345.ckpt",
+        "00012345.pt",
         "samples/00012345.pt",
         "samples/00012345.safetensors",
+        "rows_12000-14000/data_12345.ckpt",
+        "hidden_states/hs_7.safetensors",
     ]
     with pytest.raises(UsageError, match="unknown format 'specforged'") as raised:
         trainer_format("specforged")
@@ -180,7 +181,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, make_store:
     with pytest.raises(UsageError, match="speculators needs pyarrow"):
         export_store(ExportJob(make_store(1), "speculators", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-    joined.JoinedSafetensors().check_available()
+    safetensors.JoinedSafetensors().check_available()
 
 
 def test_a_mapping_that_no_trainer_looks_for_is_refused(make_store: Any, tmp_path: Path) -> None:
@@ -256,6 +257,7 @@ def test_an_export_of_something_else_is_refused(make_store: Any, tmp_path: Path)
         export_store(ExportJob(tmp_path, "safetensors", tmp_path / "new"))
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_whole_files_only_and_is_gone_on_with(make_store: Any, tmp_path: Path) -> None:
     store = make_store(40)
     export_store(ExportJob(store, "safetensors", tmp_path / "whole"))
@@ -263,11 +265,11 @@ def test_a_killed_export_leaves_whole_files_only_and_is_gone_on_with(make_store:
     program = (
         "import sys, time; from pathlib import Path\n"
         "from auxtap.extraction.export import exporting as export\n"
-        "from auxtap.extraction.export.formats import joined\n"
-        "write = joined.JoinedSafetensors.write\n"
+        "from auxtap.extraction.export.formats import safetensors\n"
+        "write = safetensors.JoinedSafetensors.write\n"
         "def slowly(self, file, sample):\n"
         "    write(self, file, sample); file.flush(); time.sleep(0.05)\n"
-        "joined.JoinedSafetensors.write = slowly\n"
+        "safetensors.JoinedSafetensors.write = slowly\n"
         f"export.export_store(export.ExportJob(Path({str(store)!r}), 'safetensors', Path({str(out)!r}), workers=3))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program])
@@ -307,6 +309,7 @@ def test_trained_tokens_are_counted_where_the_mask_is_set() -> None:
         count_trained([replace(row)], 3)
 
 
+@pytest.mark.slow
 def test_the_command(make_store: Any, tmp_path: Path) -> None:
     store, out = make_store(4), tmp_path / "out"
     command = [sys.executable, "-m", "auxtap.cli", "export", str(store), "--format"]
@@ -317,4 +320,4 @@ def test_the_command(make_store: Any, tmp_path: Path) -> None:
     done = subprocess.run([*command, "safetensors", "--out", out], capture_output=True, text=True)
     assert done.returncode == 0 and re.search(r"there before\s+4", done.stdout)
     done = subprocess.run([*command, "nonsense", "--out", out], capture_output=True, text=True)
-    assert done.returncode == 2 and "formats: specforge" in done.stderr
+    assert done.returncode == 2 and "formats: angelslim, ge_data" in done.stderr

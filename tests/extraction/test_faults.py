@@ -53,6 +53,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", REASONS)
 def test_a_fault_that_stays_is_one_samples_fate(make_job: Maker, tap: Any, server: Any, fault: str) -> None:
     tap.faults[1] = [fault] * 9
@@ -146,6 +147,7 @@ def test_a_server_started_again_in_the_middle_is_followed(make_job: Maker, tap: 
     assert run_extraction(make_job(6)).complete
 
 
+@pytest.mark.slow
 def test_a_server_started_again_with_other_settings_ends_the_run(make_job: Maker, tap: Any, server: Any) -> None:
     def restart(rid: Any) -> None:
         if rid.index == 1:
@@ -157,6 +159,7 @@ def test_a_server_started_again_with_other_settings_ends_the_run(make_job: Maker
         run_extraction(make_job(3, concurrency=1))
 
 
+@pytest.mark.slow
 def test_a_spool_that_is_removed_ends_the_run(make_job: Maker, tap: Any, server: Any) -> None:
     tap.faults[0] = ["not_ready"]
     server.before_answer = lambda rid: None
@@ -187,6 +190,7 @@ def _no_space(handle: int) -> None:
     raise OSError(28, os.strerror(28))
 
 
+@pytest.mark.slow
 def test_a_server_whose_inside_has_died_is_noticed_long_before_the_requests_time_out(
     make_job: Maker, tap: Any, server: Any
 ) -> None:
@@ -206,6 +210,7 @@ def test_a_server_whose_inside_has_died_is_noticed_long_before_the_requests_time
     assert (summary.already_stored, summary.complete) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_slow_but_well_is_waited_for(make_job: Maker, server: Any) -> None:
     server.delay_s = 1.2
     assert run_extraction(make_job(2, stall_timeout_s=0.4)).complete

@@ -104,6 +104,7 @@ def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_command_reports_and_draws(make_job: Maker, tmp_path: Path) -> None:
     job = make_job(12)
     run_extraction(job)
@@ -176,6 +177,7 @@ print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_a_sample(tmp_path: Path, make_job: Maker) -> None:
     """One sample of 4 and one of 260 MB, both of zeros that take no room on the disk."""
     run_extraction(make_job(1))

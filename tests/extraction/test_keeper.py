@@ -17,6 +17,7 @@ from auxtap.extraction.servers.restart import LostServer
 Maker = Callable[..., ExtractionJob]
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_waited_for_and_restarted_once(
     make_job: Maker, tap: Any, server: Any, fake_server: Any
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_server_that_comes_back_is_waited_for_and_restarted_once(
     assert check_store(job.store).findings == ()
 
 
+@pytest.mark.slow
 def test_a_server_that_may_not_be_started_again_ends_the_run(make_job: Maker, tap: Any, server: Any) -> None:
     class Keeper:
         def restart(self, lost: LostServer) -> None:
@@ -67,6 +69,7 @@ def test_a_server_that_may_not_be_started_again_ends_the_run(make_job: Maker, ta
     assert keeper.asked
 
 
+@pytest.mark.slow
 def test_the_keeper_of_the_spool_is_asked_and_starts_a_stuck_server_again(
     make_job: Maker, tap: Any, server: Any, fake_server: Any
 ) -> None:

@@ -17,6 +17,8 @@ import pytest
 from auxtap.extraction.audit.integrity import check_store
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[..., ExtractionJob]
 SCRIPT = Path(__file__).with_name("kill_script.py")
 N_KILLS, N_SAMPLES = 110, 150

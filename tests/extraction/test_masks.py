@@ -65,6 +65,7 @@ def expected(kind: Kind, messages: Sequence[Message]) -> list[str]:
     return [text for text in said if text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_what_is_trained_on_is_what_the_assistant_says(kind: Kind, tokenizer: str) -> None:

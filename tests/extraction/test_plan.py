@@ -113,6 +113,7 @@ def auxtap(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_dry_run_without_a_server(write_dataset: Callable[..., Path], tmp_path: Path) -> None:
     data = write_dataset(20)
     result = auxtap("extract", data, "--dry-run", "--hidden-size", 7168, "--layers", "3,31,59")
@@ -131,6 +132,7 @@ def test_a_dry_run_without_a_server(write_dataset: Callable[..., Path], tmp_path
     assert auxtap("extract", data, "--dry-run").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_dry_run_with_a_server_tries_out_some_samples(
     write_dataset: Callable[..., Path], server: Any, tmp_path: Path
 ) -> None:

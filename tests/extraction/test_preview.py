@@ -64,6 +64,7 @@ def run(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
+@pytest.mark.slow
 def test_each_state_stands_beside_what_it_predicts(dataset: Path, folder: Path) -> None:
     result = run("preview", dataset, "--tokenizer", folder, "--id", "second", "--json")
     assert result.returncode == 0, result.stderr
@@ -83,6 +84,7 @@ def test_each_state_stands_beside_what_it_predicts(dataset: Path, folder: Path) 
     assert "".join(row["token"]["text"] for row in rows[-3:]) == " answer<|im_end|>\n"
 
 
+@pytest.mark.slow
 def test_it_is_plain_when_piped_and_coloured_on_a_terminal(dataset: Path, folder: Path) -> None:
     result = run("preview", dataset, "--tokenizer", folder, "--index", 1)
     assert "\x1b[" not in result.stdout and "'yes 🙂<|im_end|>'" in result.stdout
@@ -209,6 +211,7 @@ def test_a_split_is_exported_by_itself(make_job: Maker, write_dataset: Any, tmp_
         export_store(ExportJob(tmp_path / "plain", "safetensors", tmp_path / "x", split="train"))
 
 
+@pytest.mark.slow
 def test_conversations_are_extracted_as_a_person_asks_for_it(
     tmp_path: Path, server: Any, folder: Path, write_dataset: Any
 ) -> None:

@@ -113,6 +113,7 @@ def test_urls_that_cannot_be(make_job: Maker, tmp_path: Path) -> None:
         check_remote(f"file://{tmp_path}/nowhere")
 
 
+@pytest.mark.slow
 def test_on_the_command_line(server: Any, write_dataset: Callable[..., Path], tmp_path: Path) -> None:
     url = f"file://{tmp_path}/far/store"
     main = [sys.executable, "-c", "from auxtap.cli import main; main()"]

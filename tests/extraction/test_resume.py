@@ -37,6 +37,7 @@ def start(job: ExtractionJob) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, str(SCRIPT), *arguments], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_same_store(make_job: Maker, server: Any) -> None:
     whole = make_job(40, store=make_job(1).store.with_name("whole"))
     run_extraction(whole)

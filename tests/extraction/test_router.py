@@ -18,7 +18,7 @@ from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.serving.processes import choose_port
 from auxtap.tests.extraction.other_packages import install_packages
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 Maker = Callable[..., ExtractionJob]
 
 

@@ -17,7 +17,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.serving.processes import choose_port
 from auxtap.tests.extraction.other_packages import install_packages
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 BUCKET = "states"
 N_SAMPLES = 40
 

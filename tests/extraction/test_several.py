@@ -65,6 +65,7 @@ def test_a_server_that_goes_hands_its_samples_on(make_job: Maker, server: Any, s
     assert check_store(job.store).findings == () and len(second.requests) > 20
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_hands_its_samples_on(make_job: Maker, server: Any, second: Any) -> None:
     server.hang_after, server.healthy = 3, False
     begun = time.monotonic()
@@ -199,6 +200,7 @@ def test_admission_by_bytes_is_exact(seed: int) -> None:
         assert admission.n_tokens == sum(tokens for _, tokens in asking)
 
 
+@pytest.mark.slow
 def test_the_spool_never_holds_more_than_its_bound(make_job: Maker, server: Any, spool: Path) -> None:
     """Measured on the disk while a slow store keeps everything in the spool."""
     server.delay_s = 0.005
@@ -281,6 +283,7 @@ def test_the_run_stops_when_too_many_fail(make_job: Maker, tap: Any, server: Any
     assert run_extraction(make_job(100)).complete
 
 
+@pytest.mark.slow
 def test_what_a_server_is_still_at_keeps_its_room(make_job: Maker, tap: Any, server: Any) -> None:
     """A request that timed out is aborted; its bytes are not given to others before its parts have come."""
     tap.faults[0] = ["hang"]

@@ -179,6 +179,7 @@ def test_a_tokenizer_with_code_of_its_own(tmp_path: Path, template: str) -> None
     assert trained_text(tokenizer, TALK) == ["hi there 🙂<|im_end|>", "ciao<|im_end|>"]
 
 
+@pytest.mark.slow
 def test_nothing_is_downloaded(save: Callable[[str | None], Path]) -> None:
     """Code that a tokenizer names on a hub is not fetched, trusted or not; no connection is tried."""
     folder = save(CHATML)

@@ -20,6 +20,8 @@ from auxtap.extraction.run.reporting import Metrics
 from auxtap.extraction.run.status import read_status
 from auxtap.extraction.store.merge import merge_stores
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[..., ExtractionJob]
 
 

@@ -47,6 +47,7 @@ def test_the_same_package_makes_the_same_file() -> None:
     assert first.digest == sha256_bytes(first.data)
 
 
+@pytest.mark.slow
 def test_every_module_is_python_3_10_and_needs_nothing_else() -> None:
     """New imports in extraction or core show up here, before a node lacks them."""
     for member in agent_members(ROOT):
@@ -65,6 +66,7 @@ def test_every_module_is_python_3_10_and_needs_nothing_else() -> None:
                 assert held or top in sys.stdlib_module_names | OPTIONAL | set(NEEDED), f"{member} imports {name}"
 
 
+@pytest.mark.slow
 def test_nothing_of_later_pythons_is_used() -> None:
     """By vermin, which knows since when Python has what."""
     files = [str(ROOT / member) for member in agent_members(ROOT)]
@@ -123,6 +125,7 @@ def run_on_node(tmp_path: Path, server: FakeServer, n_samples: int, options: dic
     return [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_extraction_runs_from_the_agents_file(tmp_path: Path, fake_server: FakeServer) -> None:
     """With the connection cut, refused and answered late on the way."""
     server, tap = fake_server, fake_server.tap
@@ -136,6 +139,7 @@ def test_extraction_runs_from_the_agents_file(tmp_path: Path, fake_server: FakeS
     assert len(server.requests) > 12
 
 
+@pytest.mark.slow
 def test_the_canary_comes_first_and_nothing_is_extracted_when_it_fails(tmp_path: Path, fake_server: FakeServer) -> None:
     fake_server.tap.faults.update({1: ["nan"]})
     options: dict[str, object] = {"canary": 4, "timeout_s": 30.0, "parts_timeout_s": 5.0}
@@ -250,6 +254,7 @@ def test_nothing_runs_that_is_not_on_record(tmp_path: Path) -> None:
     os.waitpid(mark.pid, 0)
 
 
+@pytest.mark.slow
 def test_a_session_is_stopped_whole_and_nothing_else(tmp_path: Path) -> None:
     bystander = subprocess.Popen(["sleep", "100"])
     script = "trap '' INT TERM; sleep 101 & setsid sleep 102 & wait"
@@ -323,6 +328,7 @@ def connect(profile: NodeProfile, say: Callable[[str], None]) -> RemoteAgent:
     return RemoteAgent(profile, SshConnection(profile.ssh), say)
 
 
+@pytest.mark.slow
 def test_the_agent_is_sent_once_and_again_when_it_is_damaged(
     bare_profile: NodeProfile, say: Callable[[str], None], said: list[str]
 ) -> None:

@@ -17,6 +17,8 @@ from auxtap.tests.node.bare_node import make_bare_workplace, tables
 from auxtap.tests.node.conftest import Cli, TestNode, Workplace, samples, wait_for
 from auxtap.verification.engine.engine_proof import write_dataset
 
+pytestmark = pytest.mark.slow
+
 NAME, N_SAMPLES = "origin", 150
 
 

@@ -29,6 +29,8 @@ from auxtap.tests.node.conftest import (
 )
 from auxtap.verification.engine.engine_proof import write_dataset
 
+pytestmark = pytest.mark.slow
+
 NAME = "bare"
 N_SAMPLES = 40
 

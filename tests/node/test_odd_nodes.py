@@ -15,6 +15,8 @@ from auxtap.tests.node.bare_node import make_bare_workplace, tables
 from auxtap.tests.node.conftest import Cli, TestNode, Workplace, quoted
 from auxtap.verification.engine.engine_proof import write_dataset
 
+pytestmark = pytest.mark.slow
+
 NAME = "odd"
 LISTING = "0, NVIDIA B200, 183359, 4, 580.95, 10.0"
 

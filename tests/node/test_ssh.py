@@ -164,6 +164,7 @@ def test_what_may_pass_is_told_by_its_kind_and_never_by_a_hosts_name(said: str, 
         assert isinstance(refusal(SshSettings(host), said), UnreachableError) is may_pass
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_given_up(test_node: TestNode) -> None:
     with SshConnection(test_node.settings()) as connection:
         with pytest.raises(ServerError, match="did not answer within 1 s"):

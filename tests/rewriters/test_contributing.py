@@ -48,7 +48,7 @@ def files(data: bytes) -> ParsedTree:
 
 def test_the_shown_class(rewriter: Any, shown: bytes) -> None:
     proposed = rewriter.propose(files(shown))
-    assert proposed.text == "        if _auxtap is not None: _auxtap.finish(req)"
+    assert proposed.text == "        if _auxtap is not None:\n            _auxtap.finish(req)"
     assert shown.splitlines()[proposed.line - 1].strip() == b"self.pool.free(req)"
     assert GateRewriter(SCHEDULER).propose(files(shown)).line == 2
 

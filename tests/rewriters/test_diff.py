@@ -87,4 +87,4 @@ def test_the_same_plan_gives_the_same_bytes_whatever_the_order_of_files() -> Non
     turned = SourceTree(tree.release, tree.origin, tree.commit, dict(reversed(list(tree.files.items()))))
     first, second = (write_patch(each, plan_capture(each, DEFAULT_MODELS, (3,))) for each in (tree, turned))
     assert first.patch == second.patch and first.digest == second.digest
-    assert (len(first.changes), first.n_inserted) == (5, 10)
+    assert (len(first.changes), first.n_inserted) == (5, 15)

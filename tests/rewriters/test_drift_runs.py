@@ -17,15 +17,15 @@ from auxtap.core.source_tree import SourceTree
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.tests.rewriters.drifts import DRIFTS, RELEASES, before, drifted, propose, within
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 FOLLOWED = [(d, r) for d in DRIFTS for r in d.releases if not d.refused]
 N_RUNS, LEAST_ENDED = 40, 5
 
 
 def patched_job(tree: SourceTree, insertion: Insertion) -> dict[str, object]:
-    """Return what it takes to run the function around an inserted line: its whole module with that line in it."""
+    """Return what it takes to run the function around an insertion: its whole module with its lines in it."""
     lines = tree.files[insertion.path].decode().split("\n")
-    lines.insert(insertion.line - 1, insertion.text)
+    lines.insert(insertion.line - 1, insertion.text)  # the lines of the text are joined as those of the file
     return {"source": "\n".join(lines), "qualname": insertion.scope, "runs": N_RUNS}
 
 
@@ -54,6 +54,7 @@ TAPPED = ("logits_metadata", "info")
 STAGED = ("list of 2", "sglang.srt.layers.aux_hidden_states.AuxHiddenStateList()")
 MEANT: dict[str, Callable[[list[str]], bool]] = {
     "arm": lambda call: call == ["arm", "self"],
+    "rank": lambda call: call == ["rank", "self", "dp_rank"],
     "note": lambda call: call[:2] == ["note", "the result"] and call[2] in ("batch", "work"),
     "tap": lambda call: call[1:4] == ["self", "hidden_states", "aux_hidden_states"] and call[4] in TAPPED,
     "stage": lambda call: call[1] == "self" and call[2] in STAGED and call[3] == "forward_batch",

@@ -44,7 +44,7 @@ def test_inserted_lines_are_those_of_the_patched_file() -> None:
     for entry, change in zip(record["files"], made.changes, strict=True):
         lines = change.after.splitlines()
         assert all(b"_auxtap" in lines[number - 1] for number in entry["inserted_lines"])
-        assert len(entry["inserted_lines"]) == 2
+        assert len(entry["inserted_lines"]) == 3
 
 
 def test_is_deterministic_and_holds_no_absolute_path() -> None:

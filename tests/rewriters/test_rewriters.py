@@ -11,6 +11,7 @@ from auxtap.rewriters.patch.diff import write_patch
 from auxtap.rewriters.patch.plan import TAP_ROOT, plan_capture
 from auxtap.rewriters.patch.registry import DEFAULT_MODELS
 from auxtap.rewriters.places.arm import ArmRewriter
+from auxtap.rewriters.places.insertion import guarded_call, indented
 from auxtap.rewriters.places.syntax import ParsedTree
 from auxtap.tests.shaped import (
     BATCH,
@@ -62,6 +63,7 @@ REFUSED = {
     ("arm", "early_return"): ("ModelRunner.initialize", "found a return before it, at line 7"),
     ("arm", "configure_twice"): ("ModelRunner", "found 2, at 10 (ModelRunner.init_attention_backends), 13"),
     ("arm", "uncalled"): ("ModelRunner.set_up_capture", "a call of set_up_capture; found none"),
+    ("rank", "twice"): ("ModelRunner.__init__", "the function itself; found 2, at lines 7, 14"),
     ("attach", "twice"): ("Scheduler.run_batch", "found 2, at lines 8, 10"),
     ("attach", "elsewhere"): ("Scheduler.run_batch", "within the test of is_generation; found none"),
     ("note", "early_return"): ("ForwardBatch.init_new", "found a return before it, at line 8"),
@@ -124,9 +126,23 @@ def test_leaves_every_other_byte_alone_and_is_refused_a_second_time(kind: str, c
     before = fixture(kind, f"{case}.before")
     after = patched(TARGETS[kind], before)
     assert b"".join(line for line in after.splitlines(keepends=True) if b"_auxtap" not in line) == before
-    assert sum(b"_auxtap" in line for line in after.splitlines()) in (2, 3)
+    assert sum(b"_auxtap" in line for line in after.splitlines()) in (3, 5)
     with pytest.raises(PatchError, match="patched already"):
         patched(TARGETS[kind], after)
+
+
+def test_calls_that_are_too_long_are_broken_as_the_formatter_breaks_them() -> None:
+    call = guarded_call("block_sum", "self", "layer_index", "hidden_states", "residual", "forward_batch")
+    arguments = "self, layer_index, hidden_states, residual, forward_batch"
+    fits = f"    if _auxtap is not None:\n        _auxtap.block_sum({arguments})"
+    assert indented(call, " " * 4) == fits
+    assert indented(call, " " * 12).split("\n")[1:] == [
+        16 * " " + "_auxtap.block_sum(",
+        20 * " " + arguments,
+        16 * " " + ")",
+    ]
+    assert indented(call, " " * 28).split("\n")[2:4] == [36 * " " + "self,", 36 * " " + "layer_index,"]
+    assert indented(call, "\t").split("\n")[1].startswith("\t\t_auxtap.block_sum(self")
 
 
 @pytest.mark.parametrize("path", [RUNNER, BATCH, LOGITS, LLAMA])
@@ -134,7 +150,7 @@ def test_keeps_windows_line_ends_and_a_byte_order_mark(path: PurePosixPath) -> N
     before = b"\xef\xbb\xbf" + shaped_files()[path].replace(b"\n", b"\r\n")
     after = patched(path, before)
     assert after.startswith(b"\xef\xbb\xbf")
-    assert after.count(b"\n") == after.count(b"\r\n") == before.count(b"\n") + 2
+    assert after.count(b"\n") == after.count(b"\r\n") == before.count(b"\n") + 3
 
 
 def test_refuses_line_ends_that_git_does_not_count() -> None:

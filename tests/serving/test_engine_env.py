@@ -23,6 +23,8 @@ from auxtap.serving.engine_env import (
 from auxtap.serving.engine_lock import EngineLock, lock_of_release, read_lock
 from auxtap.serving.pip import failed_requirement
 
+pytestmark = pytest.mark.slow
+
 
 def make_wheel(folder: Path, version: str) -> None:
     """Write a wheel of one module, as pip wants it."""

@@ -19,6 +19,8 @@ from auxtap.serving.keeper import Keeper
 from auxtap.serving.profile import LaunchSpec
 from auxtap.serving.server import ServerProcess, answers
 
+pytestmark = pytest.mark.slow
+
 MakeSpec = Callable[[str], LaunchSpec]
 # A fake whose writer has a nonce of its own for each start.
 BODY = """

@@ -78,6 +78,7 @@ def test_a_stage_that_is_not_armed_is_noticed(make_spec: MakeSpec, monkeypatch: 
         server.wait_ready(timeout_s=30)
 
 
+@pytest.mark.slow
 def test_waiting_has_a_deadline(make_spec: MakeSpec) -> None:
     spec = make_spec("arm()\nprint('last words', flush=True)\nserve(healthy=False)\n")
     with ServerProcess(spec) as server:

@@ -308,19 +308,19 @@ def test_indices_out_of_range_are_refused(layers):
         arming.arm_backbone(Backbone(backbone, _model(backbone), 0, 8, True), _config(*layers), 8, 1)
 
 
-class Runner:
-    """The part of ModelRunner that matters for its rank: it gets one and does not keep it."""
-
-    def __init__(self, dp_rank: int) -> None:
-        self.server_args = SimpleNamespace(enable_dp_attention=False)
-        self.initialize()
-
-    def initialize(self) -> None:
-        self.found = ranks.find_dp_rank(self, 2)
-
-
 def test_the_rank_is_found_where_the_release_does_not_keep_it():
-    assert Runner(1).found == 1
+    runner = SimpleNamespace(server_args=SimpleNamespace(enable_dp_attention=False))
+    ranks.keep_dp_rank(runner, 1)
+    assert ranks.find_dp_rank(runner, 2) == 1
+    runner.dp_rank = 0
+    assert ranks.find_dp_rank(runner, 2) == 0
+
+
+def test_a_rank_that_was_not_given_is_refused():
+    runner = SimpleNamespace(server_args=SimpleNamespace(enable_dp_attention=False))
+    ranks.keep_dp_rank(runner, None)
+    with pytest.raises(RefusedError, match="not to be found"):
+        ranks.find_dp_rank(runner, 2)
 
 
 def test_an_unknown_rank_is_refused():

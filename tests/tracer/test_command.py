@@ -39,6 +39,7 @@ def run(*arguments: str, columns: str | None = None) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [None, "80", "200"])
 def test_report(checkout: Path, columns: str | None) -> None:
     result = run(str(checkout), "--model", "plain,picture", "--num-layers", "61", columns=columns)
@@ -64,6 +65,7 @@ def test_report(checkout: Path, columns: str | None) -> None:
         assert max(map(len, result.stdout.split("\n")[1:])) <= 80
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_loses_nothing(checkout: Path) -> None:
     """The columns of a row go below each other rather than out of sight."""
     wide = run(str(checkout), "--model", "plain,picture", columns="200").stdout
@@ -76,6 +78,7 @@ def test_a_narrow_terminal_loses_nothing(checkout: Path) -> None:
     assert letters(narrow) == letters(wide)
 
 
+@pytest.mark.slow
 def test_the_default_models_are_those_that_the_release_has(checkout: Path) -> None:
     """Of the models that nobody named, one that a release lacks is left out; none at all is a mistake."""
     plain = checkout / "python/sglang/srt/models/plain.py"
@@ -96,6 +99,7 @@ def commit_all(checkout: Path) -> None:
     subprocess.run(commit, check=True, env={**inherited, **GIT_IDENTITY})
 
 
+@pytest.mark.slow
 def test_what_is_appended_is_said_where_the_line_breaks_off(checkout: Path) -> None:
     path = checkout / "python/sglang/srt/models/plain.py"
     text = path.read_text()
@@ -108,10 +112,12 @@ def test_what_is_appended_is_said_where_the_line_breaks_off(checkout: Path) -> N
     assert "hidden_states + residual; input of block i" in lines[position + 1]
 
 
+@pytest.mark.slow
 def test_symbolic_layers_keep_their_brackets(checkout: Path) -> None:
     assert "hidden_states[i]" in run(str(checkout), "--model", "plain").stdout
 
 
+@pytest.mark.slow
 def test_json(checkout: Path) -> None:
     result = run(str(checkout), "--model", "plain", "--json")
     assert result.returncode == 0, result.stderr
@@ -121,6 +127,7 @@ def test_json(checkout: Path) -> None:
     assert report["n_unknown"] == 0
 
 
+@pytest.mark.slow
 def test_unknown_sites_end_with_1(checkout: Path) -> None:
     path = checkout / "python/sglang/srt/models/plain.py"
     path.write_text(path.read_text() + "\n\ndef look(model):\n    print(model.layers_to_capture[0])\n")

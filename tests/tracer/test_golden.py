@@ -16,7 +16,7 @@ from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.conftest import FIXTURES, MODELS
 from auxtap.tracer.tracing import trace_file, trace_tree
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 DEEPSEEK = MODELS / "deepseek_v2.py"
 # Written out again on purpose: the tracer's own list of names is what this count checks.

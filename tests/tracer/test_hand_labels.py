@@ -13,7 +13,7 @@ from auxtap.tests.tracer.releases import release_tree
 from auxtap.tracer.report.entries import CaptureSite, FileTrace
 from auxtap.tracer.tracing import trace_file
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 WHOLE: dict[str, dict[str, list[dict[str, Any]]]] = json.loads((FIXTURES / "golden/hand-labels.json").read_text())
 BLIND: dict[str, dict[str, Any]] = json.loads((FIXTURES / "golden/drawn-blind-labels.json").read_text())

@@ -17,7 +17,7 @@ from auxtap.tracer.report.cache import TraceCache
 from auxtap.tracer.report.trace_report import Hazard
 from auxtap.tracer.tracing import trace_tree
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 # Files that an edit leaves alone are traced once for all tests of a run.
 _KEPT = Path(tempfile.mkdtemp(prefix="auxtap-test-traces-"))
 atexit.register(shutil.rmtree, _KEPT, ignore_errors=True)

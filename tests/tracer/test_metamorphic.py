@@ -19,7 +19,7 @@ from auxtap.tracer.sites.capture_points import CAPTURE_ROLES as CAPTURES
 from auxtap.tracer.source.names import STAGE_NAMES, kind_of
 from auxtap.tracer.tracing import trace_file, trace_tree
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 FILES = [
     ("0.5.9", "models/deepseek_v2.py"),

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.network
 SCHEDULER = SRT_ROOT / "managers/scheduler.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["0.5.14", "0.5.23"])
 def test_open_where_each_scheduler_loads_plugins(release):
     way = find_plugin_way(release_tree(release))

@@ -82,6 +82,7 @@ def test_what_a_changed_or_moved_site_was_stands_on_a_line_of_its_own(fixture_tr
         assert any(line.startswith(said) for line in lines), said
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_a_way_that_is_whole_after_an_upgrade() -> None:
     """Kimi-K2.5 has no setter in 0.5.9 and cannot be a stage there; in 0.5.10 both are mended."""
@@ -92,6 +93,7 @@ def test_a_way_that_is_whole_after_an_upgrade() -> None:
     assert compare(new, old).breaks_new == comparison.breaks_gone
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_an_upgrade_that_matters() -> None:
     """From 0.5.13 on deepseek adds 1 only to lists whose first id is 1."""
@@ -189,6 +191,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(fixture_tree: SourceTree, tm
     assert trace_tree(fixture_tree, ["plain"], cache=TraceCache(tmp_path / "file")).n_unknown == 0
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_and_a_killed_one(tmp_path: Path) -> None:
     """Four processes fill one cache, one of them is killed on the way; the rest say the same, and so does a fifth."""
     folder = FIXTURES / "tracer"
@@ -211,6 +214,7 @@ def test_runs_side_by_side_and_a_killed_one(tmp_path: Path) -> None:
     assert outputs == {last}
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_filters_and_options(tmp_path: Path) -> None:
     page = tmp_path / "page.html"

@@ -15,6 +15,8 @@ from auxtap.tracer.source.folder import read_folder
 from auxtap.tracer.source.fragments import SourceFile
 from auxtap.tracer.tracing import trace_file, trace_tree
 
+pytestmark = pytest.mark.slow
+
 NAME = b"def f(aux_hidden_states):\n    return aux_hidden_states\n"
 
 

@@ -11,7 +11,7 @@ from auxtap.tracer.report.sweep import row_of, table_rows
 from auxtap.tracer.report.trace_report import TraceReport
 from auxtap.tracer.tracing import trace_tree
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 # In these nothing may be unknown; elsewhere one site in a hundred.
 KNOWN_WHOLE = ("0.5.9", "0.5.23")

@@ -13,7 +13,7 @@ from auxtap.tracer.tracing import trace_tree
 from auxtap.verification.proof.proved import prove_patch
 from auxtap.verification.releases.sweep import chosen_releases
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 FEW_RELEASES = ("0.5.9",)
 LAYERS = (3, 31, 59)

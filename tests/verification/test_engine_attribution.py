@@ -1,5 +1,6 @@
 """A real server whose batches do not say whose rows they hold: counted, told, and no sample stored."""
 
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from auxtap.serving.profile import LOOPBACK, LaunchSpec
 from auxtap.serving.server import ServerProcess
 from auxtap.verification.engine.engine_proof import launch_template, write_dataset
 
-NOTE = "    if _auxtap is not None: _auxtap.note("
+NOTE = re.compile(r" +if _auxtap is not None:\n +_auxtap\.note\(.*\)\n")
 
 
 @pytest.fixture
@@ -33,8 +34,9 @@ def unnoted(
     applied = apply_patch(source, patch_set, tmp_path / f"tree-{secrets.token_hex(4)}")
     file = applied.path / "python/sglang/srt/model_executor/forward_batch_info.py"
     text = file.read_text()
-    assert text.count(NOTE) == 1
-    file.write_text("".join(line for line in text.splitlines(keepends=True) if NOTE not in line))
+    without, n_taken = NOTE.subn("", text)
+    assert n_taken == 1
+    file.write_text(without)
     spec = launch_template(applied, engine, shared_cache, tmp_path / "spool")
     yield replace(spec, model_path=str(tiny["llama"]), port=choose_port(LOOPBACK, 0), log=tmp_path / "server.log")
     revert(applied.path, force=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from auxtap.checkout.publication import patch_files, read_published
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.files import sha256_bytes, sha256_file
@@ -128,14 +129,25 @@ def test_a_tree_without_the_file(source: Source, written: tuple[bytes, Manifest]
     assert {"digests before", "applies"} <= set(found)
 
 
-STAGE = b"+        if _auxtap is not None: _auxtap.stage(self, aux_hidden_states, forward_batch)\n"
-ARM = b"+        if _auxtap is not None: _auxtap.arm(self)\n"
+STAGE = b"+        if _auxtap is not None:\n+            _auxtap.stage(self, aux_hidden_states, forward_batch)\n"
+ARM = b"+        if _auxtap is not None:\n+            _auxtap.arm(self)\n"
 OFF = b"+import os\n+\n+tap = None\n"
-GATE_LINE = b"+from sglang.srt.auxtap.gate import tap as _auxtap\n"
+GATE_LINE = b"+from sglang.srt.auxtap.gate import tap as _auxtap  # hidden-state tap; None when off\n"
 
 CHANGES: dict[str, tuple[bytes, bytes, str, str]] = {
     "an unbound name": (STAGE, STAGE.replace(b"aux_hidden", b"no_hidden"), "names bound", "no_hidden_states"),
-    "a statement without the test": (ARM, b"+        _auxtap.arm(self)\n", "inert statements", "not a guarded call"),
+    "a statement without the test": (
+        ARM,
+        2 * b"+        _auxtap.arm(self)\n",
+        "inert statements",
+        "not a guarded call",
+    ),
+    "a second statement": (
+        ARM,
+        b"+        if _auxtap is not None: _auxtap.arm(self)\n+        self.armed = True\n",
+        "inert statements",
+        "not a guarded call",
+    ),
     "another test": (ARM, ARM.replace(b"is not None", b"is None"), "inert statements", "not a guarded call"),
     "a call as an argument": (ARM, ARM.replace(b"(self)", b"(self.a())"), "inert statements", "not a guarded call"),
     "a function that the tap lacks": (ARM, ARM.replace(b".arm", b".fire"), "inert statements", "not a guarded call"),
@@ -149,7 +161,7 @@ CHANGES: dict[str, tuple[bytes, bytes, str, str]] = {
         "also imports",
     ),
     "a gate of another variable": (b'"AUXTAP_SPOOL"', b'"PATH"', "gate alone", "gate.py"),
-    "a line that does not parse": (ARM, b"+        if _auxtap is not\n", "parses", "model_runner.py does not parse"),
+    "a line that does not parse": (ARM, ARM.replace(b" None:", b""), "parses", "model_runner.py does not parse"),
     "return outside of a function": (b"+tap = None\n", b"+return 1\n", "compiles", "gate.py"),
 }
 
@@ -232,16 +244,17 @@ def test_the_committed_patch_is_what_the_tool_writes(shared_cache: CacheLayout) 
     source = open_source("pypi:0.5.9", shared_cache)
     proved = prove_patch(source, DEFAULT_MODELS, (3, 31, 59))
     assert proved.proof.holds
-    assert proved.patch_set.patch == (GENERATED / "capture.patch").read_bytes()
+    assert proved.patch_set.inserted == (GENERATED / "inserted.patch").read_bytes()
     assert proved.manifest == (GENERATED / "manifest.json").read_bytes()
-    assert (len(proved.patch_set.changes), proved.patch_set.n_inserted) == (5, 10)
+    assert (len(proved.patch_set.changes), proved.patch_set.n_inserted) == (5, 17)
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_what_a_user_gets_is_proved_from_its_files(shared_cache: CacheLayout) -> None:
     source = open_source("pypi:0.5.9", shared_cache)
-    manifest = read_manifest((GENERATED / "manifest.json").read_bytes(), "manifest.json")
-    assert verify_static(source, (GENERATED / "capture.patch").read_bytes(), manifest).passed == CHECKS
+    written = read_published(patch_files(GENERATED))
+    assert verify_static(source, written.patch, written.manifest).passed == CHECKS
 
 
 def test_the_manifest_names_the_tool(source: Source) -> None:

@@ -66,6 +66,12 @@ class CasePlan:
         return tuple(str(case) for case in self.left_out)
 
 
+def model_modules(model: str) -> tuple[str, ...]:
+    """Return the files below models/, without suffix, that hold a tiny model's class and its decoder loop."""
+    names = (_MODEL_FILES[model], _LOOP_FILES.get(model, _MODEL_FILES[model]))
+    return tuple(dict.fromkeys(name.removesuffix(".py") for name in names))
+
+
 def engine_cases(tree: SourceTree) -> CasePlan:
     """Return the quick cases: Llama, and Kimi-K2.5 with the DeepSeek-V3 that it wraps for what it cannot do."""
     cases: list[EngineCase] = []

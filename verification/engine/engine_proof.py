@@ -10,7 +10,7 @@ from auxtap.rewriters.patch.diff import PatchSet
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 from auxtap.serving.profile import LaunchSpec
 from auxtap.serving.server import Progress, be_silent
-from auxtap.verification.engine.engine_cases import CasePlan, EngineCase, check_cases, engine_cases
+from auxtap.verification.engine.engine_cases import CasePlan, EngineCase, check_cases, engine_cases, model_modules
 from auxtap.verification.engine.engine_report import TOLERANCE as TOLERANCE
 from auxtap.verification.engine.engine_report import CaseResult, EngineReport, judge
 from auxtap.verification.engine.engine_run import CaseRun, run_case
@@ -115,6 +115,7 @@ def summarize_cases(report: EngineReport) -> tuple[ProvedCase, ...]:
     return tuple(
         ProvedCase(
             model=result.case.model,
+            modules=model_modules(result.case.model),
             setting=result.case.setting,
             states=len(result.cells),
             rows=min(cell.rows for cell in result.cells),

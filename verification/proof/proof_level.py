@@ -10,6 +10,7 @@ from typing import Any, Literal
 from auxtap.core.files import publish_json
 from auxtap.core.release import release_key
 from auxtap.serving.engine_lock import LOCK_OF_RELEASE
+from auxtap.verification.proof.proof_key import code_digest
 
 PROOFS_NAME = "engine_proofs.json"
 Level = Literal["engine-proved", "static only"]
@@ -17,9 +18,13 @@ Level = Literal["engine-proved", "static only"]
 
 @dataclass(frozen=True)
 class ProvedCase:
-    """One server whose states were compared: the largest relative error of any state, and how many rows."""
+    """One server whose states were compared: the largest relative error of any state, and how many rows.
+
+    `modules` are the files below models/, without suffix, that hold the model's class and its decoder loop.
+    """
 
     model: str
+    modules: tuple[str, ...]
     setting: str
     states: int
     rows: int
@@ -44,23 +49,32 @@ class ProofLevel:
 
 @dataclass(frozen=True)
 class EngineProof:
-    """A committed result: the patch and the source that were served, what was equal, and what could not be run."""
+    """A committed result: the code and the source that were served, what was equal, and what could not be run.
 
-    patch_sha256: str
+    `code_sha256` is the digest of what of the patch runs, for the models of `cases`.
+    """
+
+    code_sha256: str
     source_digest: str
     cases: tuple[ProvedCase, ...]
     not_run: tuple[str, ...]
 
 
-def proof_level(release: str, patch_sha256: str, source_digest: str) -> ProofLevel:
-    """Return the level of a patch; a result counts only for the bytes that were served."""
+def proved_code(patch: bytes, cases: Sequence[ProvedCase]) -> str:
+    """Return the digest of what of a patch runs for the models of some cases: a result is kept for it."""
+    return code_digest(patch, {module for case in cases for module in case.modules})
+
+
+def proof_level(release: str, patch: bytes, source_digest: str) -> ProofLevel:
+    """Return the level of a patch; a result counts only for the code and the tree that were served."""
     proof = read_proofs().get(release)
     if proof is None:
         why = "its servers were not run yet" if release in LOCK_OF_RELEASE else "no engine environment is known for it"
         return ProofLevel("static only", (), why)
-    if (proof.patch_sha256, proof.source_digest) != (patch_sha256, source_digest):
-        what = "patch" if proof.patch_sha256 != patch_sha256 else "tree"
-        return ProofLevel("static only", (), f"values were compared for another {what} of this release")
+    if proof.source_digest != source_digest:
+        return ProofLevel("static only", (), "values were compared for another tree of this release")
+    if proof.code_sha256 != proved_code(patch, proof.cases):
+        return ProofLevel("static only", (), "values were compared for other code of the patch")
     return ProofLevel("engine-proved", proof.cases, "; ".join(proof.not_run))
 
 
@@ -74,9 +88,9 @@ def read_proofs(folder: Path | None = None) -> Mapping[str, EngineProof]:
 
 def _from_json(record: Any) -> EngineProof:
     return EngineProof(
-        patch_sha256=record["patch_sha256"],
+        code_sha256=record["code_sha256"],
         source_digest=record["source_digest"],
-        cases=tuple(ProvedCase(**case) for case in record["cases"]),
+        cases=tuple(ProvedCase(**{**case, "modules": tuple(case["modules"])}) for case in record["cases"]),
         not_run=tuple(record["not_run"]),
     )
 

@@ -38,7 +38,7 @@ def prove_patch(
     with collector_paused():
         patch_set = write_patch(source.tree, plan_capture(source.tree, models, layers, readings))
         proof = verify_static(source, patch_set.patch, _manifest(source, patch_set), readings)
-        level = proof_level(source.tree.release, patch_set.digest, source.digest)
+        level = proof_level(source.tree.release, patch_set.patch, source.digest)
         classes = readings.of(source.tree).fates
         manifest = manifest_bytes(patch_set, _origin(source), __version__, proof.passed, level.to_json(), classes)
         return ProvedPatch(source, patch_set, manifest, proof, level)

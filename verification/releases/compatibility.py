@@ -9,24 +9,20 @@ _HEAD = """# SGLang releases and their capture patches
 
 Written by `auxtap sweep`; every patch was made from its release's own tree, with no human edit, and passed the static
 checks counted here. *engine-proved* means that the states of patched servers of this very patch equal transformers'
-(float32, at most 5e-6 relative); *static only* says why there is no such comparison. *Hunks lost* is what a hand-kept
-patch would meet: how many hunks of the release before fail here as text (`patch --dry-run -F0`, three lines of
-context). Each inserted line is a gate import or one guarded call.
+(float32, at most 5e-6 relative); *static only* says why there is no such comparison. Each inserted statement is the
+gate's import or one guarded call, on lines of its own.
 
 """
-_COLUMNS = ("release", "files", "lines", "statements", "hazards", "server flags", "checks", "proof", "hunks lost")
+_COLUMNS = ("release", "files", "lines", "statements", "hazards", "server flags", "checks", "proof")
 
 
 def compatibility_page(results: Sequence[ReleaseResult], models: Sequence[str]) -> str:
     """Return the page; the same results always give the same text."""
     holding = [result for result in results if result.holds]
     proved = [result for result in holding if result.level is not None and result.level.level == "engine-proved"]
-    lost = [result.rot for result in results if result.rot is not None]
-    n_lost, n_hunks = sum(rot.failed for rot in lost), sum(rot.total for rot in lost)
     facts = (
         f"Models whose pipeline stages are tapped: {', '.join(models)}.\n"
-        f"{len(holding)} of {len(results)} releases have a patch whose checks hold; {len(proved)} are engine-proved. "
-        f"As text, {n_lost} of {n_hunks} hunks fail on the next release.\n"
+        f"{len(holding)} of {len(results)} releases have a patch whose checks hold; {len(proved)} are engine-proved.\n"
     )
     table = [_row(_COLUMNS), _row(["---"] * len(_COLUMNS)), *(_row(_cells(result)) for result in results)]
     return _HEAD + facts + "\n" + "\n".join(table) + "\n" + _proofs(proved) + _places(results)
@@ -37,9 +33,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cells(result: ReleaseResult) -> list[str]:
-    rot = "" if result.rot is None else f"{result.rot.failed} of {result.rot.total}"
     if result.problem is not None:
-        return [result.release, "", "", f"refused: {result.problem}", "", "", "", "none", rot]
+        return [result.release, "", "", f"refused: {result.problem}", "", "", "", "none"]
     n_checks = len(result.passed) + len(result.rejected)
     level = result.level
     proof = "" if level is None else level.level + (f": {level.why}" if level.why else "")
@@ -52,7 +47,6 @@ def _cells(result: ReleaseResult) -> list[str]:
         " ".join(f"`{flag}`" for flag in result.server_flags),
         f"{len(result.passed)} of {n_checks}",
         proof,
-        rot,
     ]
 
 

@@ -1,16 +1,15 @@
-"""The committed result of the numeric proof: a record for each release, and one page made of all records."""
+"""The committed result of the numeric proof: a line for each server, and one page made of all lines."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from auxtap.core.files import publish_bytes, publish_json
+from auxtap.core.files import publish_bytes
 from auxtap.core.release import release_key
-from auxtap.verification.engine.engine_cases import EngineCase, NotRun
-from auxtap.verification.engine.engine_report import KNOWN, CaseResult, CellResult, EngineReport
+from auxtap.verification.engine.engine_report import KNOWN, CaseResult, EngineReport
 from auxtap.verification.engine.engine_settings import SETTINGS
 from auxtap.verification.engine.tiny_models import TINY_MODELS
 
@@ -35,116 +34,163 @@ any sample in any state, three hidden states and the final one, against transfor
 """
 
 
+@dataclass(frozen=True)
+class MatrixRun:
+    """What all servers of a release were run with; `day` is the last run's date."""
+
+    release: str
+    day: str
+    patch: str
+    patch_sha256: str
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class MatrixCase:
+    """What became of one server, or why it was not run.
+
+    `max_rel` is the largest relative error of any state, None where there is no number; `notes` are lines about it
+    that stand below the table, `known` the causes of its known differences.
+    """
+
+    model: str
+    setting: str
+    holds: bool = False
+    max_rel: float | None = None
+    stand_ins: bool = False
+    known: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    not_run: str = ""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands on the page."""
+        return TINY_MODELS.index(self.model), list(SETTINGS).index(self.setting)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All servers of one release."""
+
+    run: MatrixRun
+    cases: tuple[MatrixCase, ...]
+
+
 def keep_matrix(folder: Path, report: EngineReport, patched_models: Sequence[str], day: str) -> Path:
     """Put a report among the records below `folder`, write the page anew and return it; `day` is the run's date.
 
     What an earlier run of the same patch gave stays where this one says nothing of a case.
     """
-    records = folder / RECORDS
-    records.mkdir(parents=True, exist_ok=True)
-    record = {
-        "release": report.release,
-        "day": day,
-        "patch": f"auxtap patch pypi:{report.release} --model {','.join(patched_models)}",
-        "patch_sha256": report.patch_digest,
-        "tolerance": report.tolerance,
-        "cases": [{**asdict(case), "problem": _without_log(case.problem)} for case in report.cases],
-        "not_run": [asdict(case) for case in report.not_run],
-    }
-    _add_earlier(record, records / f"{report.release}.json")
-    publish_json(records / f"{report.release}.json", record)
+    path = folder / RECORDS / f"{report.release}.jsonl"
+    patch = f"auxtap patch pypi:{report.release} --model {','.join(patched_models)}"
+    run = MatrixRun(report.release, day, patch, report.patch_digest, report.tolerance)
+    cases = {case.place: case for case in _matrix_cases(report)}
+    earlier = _read_matrix(path) if path.is_file() else None
+    if earlier is not None and replace(earlier.run, day=day) == run:
+        cases = {case.place: case for case in earlier.cases} | cases
+    publish_bytes(path, _matrix_bytes(Matrix(run, tuple(cases[place] for place in sorted(cases)))))
     page = folder / PAGE
-    publish_bytes(page, matrix_page([json.loads(path.read_bytes()) for path in records.glob("*.json")]).encode())
+    publish_bytes(page, matrix_page([_read_matrix(each) for each in path.parent.glob("*.jsonl")]).encode())
     return page
 
 
-def _without_log(problem: str | None) -> str | None:
-    """Leave out where the log lies: that is one machine's."""
-    return None if problem is None else _LOG.sub("", problem)
-
-
-def _add_earlier(record: dict[str, Any], path: Path) -> None:
-    earlier = json.loads(path.read_bytes()) if path.is_file() else None
-    if earlier is None or any(earlier[key] != record[key] for key in ("patch", "patch_sha256", "tolerance")):
-        return
-    told = {_place(entry) for key in ("cases", "not_run") for entry in record[key]}
-    for key in ("cases", "not_run"):
-        record[key] = sorted(
-            [*record[key], *(entry for entry in earlier[key] if _place(entry) not in told)], key=_place
+def _matrix_cases(report: EngineReport) -> Iterable[MatrixCase]:
+    for result in report.cases:
+        errors = [cell.max_rel for cell in result.cells if cell.max_rel is not None]
+        yield MatrixCase(
+            result.case.model,
+            result.case.setting,
+            holds=result.holds,
+            # Two digits: the rest is noise of the machine's arithmetic.
+            max_rel=float(f"{max(errors):.1e}") if errors else None,
+            stand_ins=bool(result.stand_ins),
+            known=tuple(sorted({cell.note for cell in result.cells if cell.verdict == KNOWN and cell.note})),
+            notes=tuple(_notes_of(result)),
         )
+    for entry in report.not_run:
+        yield MatrixCase(entry.case.model, entry.case.setting, not_run=entry.reason)
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[int, int]:
-    case = entry["case"]
-    return TINY_MODELS.index(case["model"]), list(SETTINGS).index(case["setting"])
+def _notes_of(result: CaseResult) -> Iterable[str]:
+    if result.problem is not None:
+        # Where the log lies is one machine's.
+        yield f"{result.case} failed: {_LOG.sub('', result.problem)}"
+    for cell in result.cells:
+        if cell.note and cell.verdict != KNOWN:
+            yield f"{result.case} {cell.verdict}: {cell.state}: {cell.note}"
 
 
-def matrix_page(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of these records, releases ascending; the same records always give the same text."""
-    tolerance = max((record["tolerance"] for record in records), default=0.0)
+def _matrix_bytes(matrix: Matrix) -> bytes:
+    """Return a line for the run and one for each server, without what is as usual."""
+    usual = asdict(MatrixCase("", ""))
+    lines = [asdict(matrix.run)]
+    lines += [{key: value for key, value in asdict(case).items() if value != usual[key]} for case in matrix.cases]
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+
+
+def _read_matrix(path: Path) -> Matrix:
+    first, *lines = map(json.loads, path.read_text().splitlines())
+    return Matrix(MatrixRun(**first), tuple(map(_read_case, lines)))
+
+
+def _read_case(line: Any) -> MatrixCase:
+    lists = {key: tuple(line.get(key, ())) for key in ("known", "notes")}
+    return MatrixCase(**{**line, **lists})
+
+
+def matrix_page(matrices: Sequence[Matrix]) -> str:
+    """Return the page of these releases, in their order; the same records always give the same text."""
+    tolerance = max((matrix.run.tolerance for matrix in matrices), default=0.0)
     lines = [_HEAD.format(tolerance=tolerance).rstrip("\n"), ""]
     lines += [f"- `{setting.name}`: {setting.tale}" for setting in SETTINGS.values()]
-    for record in sorted(records, key=lambda record: release_key(record["release"])):
-        lines += _release_lines(record)
+    for matrix in sorted(matrices, key=lambda matrix: release_key(matrix.run.release)):
+        lines += _release_lines(matrix)
     return "\n".join(lines) + "\n"
 
 
-def _release_lines(record: Mapping[str, Any]) -> list[str]:
-    cases = {result.case: result for result in map(_read_case, record["cases"])}
-    left_out = [NotRun(EngineCase(**entry["case"]), entry["reason"]) for entry in record["not_run"]]
-    held = sum(result.holds for result in cases.values())
-    models = [name for name in TINY_MODELS if any(case.model == name for case in cases)]
+def _release_lines(matrix: Matrix) -> list[str]:
+    run = {(case.model, case.setting): case for case in matrix.cases if not case.not_run}
+    models = [name for name in TINY_MODELS if any(model == name for model, _ in run)]
     lines = [
         "",
-        f"## SGLang {record['release']}",
+        f"## SGLang {matrix.run.release}",
         "",
-        f"{held} of {len(cases)} servers right, run on {record['day']}; patch: `{record['patch']}`, "
-        f"sha256 {record['patch_sha256'][:16]}.",
+        f"{sum(case.holds for case in run.values())} of {len(run)} servers right, run on {matrix.run.day}; "
+        f"patch: `{matrix.run.patch}`, sha256 {matrix.run.patch_sha256[:16]}.",
         "",
         _row(["setting", *models]),
         _row(["---", *["---:"] * len(models)]),
     ]
     for setting in SETTINGS:
-        row = [cases.get(EngineCase(model, setting)) for model in models]
+        row = [run.get((model, setting)) for model in models]
         if any(row):
             lines.append(_row([setting, *map(_cell, row)]))
-    return [*lines, *_notes(cases.values(), left_out)]
-
-
-def _read_case(value: Mapping[str, Any]) -> CaseResult:
-    cells = tuple(CellResult(**cell) for cell in value["cells"])
-    return CaseResult(**{**value, "case": EngineCase(**value["case"]), "cells": cells})
+    return [*lines, *_notes(matrix.cases)]
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(result: CaseResult | None) -> str:
-    if result is None:
+def _cell(case: MatrixCase | None) -> str:
+    if case is None:
         return "-"
-    errors = [cell.max_rel for cell in result.cells if cell.max_rel is not None]
-    worst = f"{max(errors):.1e}" if errors else "no numbers"
-    if not result.holds:
+    worst = "no numbers" if case.max_rel is None else f"{case.max_rel:.1e}"
+    if not case.holds:
         return f"**FAILED** {worst}"
-    marks = ["s"] if result.stand_ins else []
-    marks += ["k"] if any(cell.verdict == KNOWN for cell in result.cells) else []
-    return " ".join([worst, *(f"*{mark}*" for mark in marks)])
+    return " ".join([worst, *(["*s*"] if case.stand_ins else []), *(["*k*"] if case.known else [])])
 
 
-def _notes(results: Any, left_out: Sequence[NotRun]) -> list[str]:
-    problems = [f"- {result.case} failed: {result.problem}" for result in results if result.problem is not None]
-    noted = [(result, cell) for result in results for cell in result.cells if cell.note]
-    problems += [
-        f"- {result.case} {cell.verdict}: {cell.state}: {cell.note}" for result, cell in noted if cell.verdict != KNOWN
-    ]
-    known = {f"{result.case.model}: {cell.note}" for result, cell in noted if cell.verdict == KNOWN}
+def _notes(cases: Sequence[MatrixCase]) -> list[str]:
+    known = {f"{case.model}: {cause}" for case in cases for cause in case.known}
     reasons: dict[tuple[str, str], list[str]] = {}
-    for entry in left_out:
-        reasons.setdefault((entry.case.model, entry.reason), []).append(entry.case.setting)
+    for case in cases:
+        if case.not_run:
+            reasons.setdefault((case.model, case.not_run), []).append(case.setting)
     models: dict[tuple[str, str], list[str]] = {}
     for (model, reason), names in reasons.items():
         models.setdefault((", ".join(names), reason), []).append(model)
     not_run = [f"- {', '.join(of)}, {names}: not run: {reason}" for (names, reason), of in models.items()]
+    problems = [f"- {note}" for case in cases for note in case.notes]
     notes = [*problems, *(f"- known difference, {note}" for note in sorted(known)), *not_run]
     return ["", *notes] if notes else []

@@ -1,4 +1,4 @@
-"""Write and prove the patch of one release after the other, and measure what regenerating is worth."""
+"""Write and prove the patch of one release after the other."""
 
 import gc
 import time
@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from auxtap.checkout.publication import publish_patch
+from auxtap.checkout.publication import publish_parts
 from auxtap.checkout.releases import PYPI_PREFIX, locked_wheels
 from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import PatchError, UsageError
 from auxtap.core.release import release_key
-from auxtap.rewriters.patch.diff import PatchSet
 from auxtap.tracer.reading.trees import Readings
 from auxtap.verification.proof.proof_level import ProofLevel
 from auxtap.verification.proof.proved import ProvedPatch, prove_patch
-from auxtap.verification.releases.hunk_rot import HunkRot, measure_rot
 
 Progress = Callable[[str], None]
 
@@ -33,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ReleaseResult:
-    """What became of one release; `problem` says why there is no patch, `rot` is of the release before on this one."""
+    """What became of one release; `problem` says why there is no patch."""
 
     release: str
     seconds: float
@@ -45,7 +43,6 @@ class ReleaseResult:
     passed: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
     level: ProofLevel | None = None
-    rot: HunkRot | None = None
     problem: str | None = None
 
     @property
@@ -93,27 +90,23 @@ def sweep_releases(
         SourceError: a wheel cannot be had.
     """
     readings = Readings(cache.readings)
-    earlier: PatchSet | None = None
     for release in releases:
         began = time.monotonic()
         source = open_source(f"{PYPI_PREFIX}{release}", cache, progress)
-        rot = measure_rot(earlier, source.tree) if earlier is not None else None
         try:
             proved = prove_patch(source, models, layers, readings)
         except PatchError as error:
-            earlier = None
-            yield ReleaseResult(release, time.monotonic() - began, rot=rot, problem=error.message)
+            yield ReleaseResult(release, time.monotonic() - began, problem=error.message)
             continue
         if out is not None and proved.proof.holds:
-            publish_patch(out, release, proved.patch_set.patch, proved.manifest)
-        earlier = proved.patch_set
-        yield _result(proved, rot, time.monotonic() - began)
+            publish_parts(out, proved.patch_set, proved.manifest)
+        yield _result(proved, time.monotonic() - began)
         # Syntax trees refer to themselves; one release's are gone before the next one's are made.
         del proved, source
         gc.collect()
 
 
-def _result(proved: ProvedPatch, rot: HunkRot | None, seconds: float) -> ReleaseResult:
+def _result(proved: ProvedPatch, seconds: float) -> ReleaseResult:
     plan = proved.patch_set.plan
     statements = [insertion for insertion in plan.insertions if insertion.kind != "gate"]
     return ReleaseResult(
@@ -127,5 +120,4 @@ def _result(proved: ProvedPatch, rot: HunkRot | None, seconds: float) -> Release
         passed=proved.proof.passed,
         rejected=tuple(f"{verdict.check}: {verdict.detail}" for verdict in proved.proof.rejected),
         level=proved.level,
-        rot=rot,
     )

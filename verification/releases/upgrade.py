@@ -82,7 +82,7 @@ def _shape(plan: CapturePlan) -> list[tuple[str, str, str, str]]:
 
 
 def _key(insertion: Insertion) -> tuple[str, str, str, str]:
-    return insertion.kind, str(insertion.path), insertion.scope, insertion.text.strip()
+    return insertion.kind, str(insertion.path), insertion.scope, insertion.code
 
 
 def _place_changes(old: CapturePlan, new: CapturePlan) -> Iterator[Change]:
@@ -95,7 +95,7 @@ def _place_changes(old: CapturePlan, new: CapturePlan) -> Iterator[Change]:
 
 def _places(plan: CapturePlan) -> Mapping[tuple[str, str], str]:
     return {
-        (insertion.kind, insertion.path.name): f"{insertion.scope}: {insertion.text.strip()}"
+        (insertion.kind, insertion.path.name): f"{insertion.scope}: {insertion.code}"
         for insertion in plan.insertions
         if insertion.kind != "gate"
     }

@@ -28,7 +28,7 @@ print(json.dumps([sorted(set(sys.modules) - before), gate.tap is None]))
 def called_function(statement: ast.stmt) -> str | None:
     """Return the tap function that a guarded statement calls, None for a statement of another form.
 
-    The form is `if _auxtap is not None: _auxtap.<function>(<names>)`: off, it makes one None test.
+    The form is `if _auxtap is not None:` with `_auxtap.<function>(<names>)` in it: off, it makes one None test.
     """
     match statement:
         case ast.If(

@@ -23,9 +23,10 @@ from auxtap.verification.static.pinned_tree import PinnedTree, pinned_tree
 from auxtap.verification.static.values import value_faults
 from auxtap.verification.static.verdicts import Proof, Rejected, Verdict, judge
 
-# Upstream files outside models/ that get lines, and the lines that one file may get: the gate and its statements.
+# Upstream files outside models/ that get lines, and the lines that one file may get: the gate, and one or two
+# statements of two lines, of four where the formatter breaks the call.
 MAX_CORE_FILES = 4
-MAX_LINES_A_FILE = 3
+MIN_LINES_A_FILE, MAX_LINES_A_FILE = 3, 9
 # The tap runs under the interpreters that SGLang supports.
 TAP_PYTHON = (3, 10)
 
@@ -136,10 +137,10 @@ def _size(candidate: Candidate) -> Verdict:
     faults += [
         f"{file.path} gets {len(file.inserted)} lines"
         for file in upstream
-        if not 2 <= len(file.inserted) <= MAX_LINES_A_FILE
+        if not MIN_LINES_A_FILE <= len(file.inserted) <= MAX_LINES_A_FILE
     ]
     found = f"{len(upstream)} upstream files ({len(core)} outside models/, at most {MAX_CORE_FILES}), {n_lines} lines"
-    return judge("size", faults, f"{found} (2 or {MAX_LINES_A_FILE} a file)")
+    return judge("size", faults, f"{found} ({MIN_LINES_A_FILE} to {MAX_LINES_A_FILE} a file)")
 
 
 def _regenerates(candidate: Candidate) -> Verdict:
@@ -217,13 +218,16 @@ def _insertion_only(patched: Patched) -> Verdict:
 
 
 def _inserted_statements(patched: Patched) -> Iterator[tuple[PurePosixPath, ast.Module, int, ast.stmt | None]]:
+    """Yield the statements that the inserted lines are; None for a line that is not wholly one's."""
     for file in patched.candidate.upstream:
         module = patched.modules.get(file.path)
-        for inserted in file.inserted if module is not None else ():
-            assert module is not None
-            statement = statement_at(module, inserted.line)
-            alone = statement is not None and statement.end_lineno == inserted.line
-            yield file.path, module, inserted.line, statement if alone else None
+        lines = {inserted.line for inserted in file.inserted}
+        while module is not None and lines:
+            first = min(lines)
+            statement = statement_at(module, first)
+            own = set() if statement is None else set(range(first, (statement.end_lineno or first) + 1))
+            yield file.path, module, first, statement if own and own <= lines else None
+            lines -= own or {first}
 
 
 def _names_bound(patched: Patched) -> Verdict:

@@ -1,1 +1,1 @@
-"""The trainers' formats, one module each."""
+"""The files that trainers read, one module a format."""

@@ -3,10 +3,10 @@
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from auxtap.extraction.export.formats.checkpoint import CheckpointFiles, in_groups
-from auxtap.extraction.export.formats.sample import SamplePlace, WholeSample
-from auxtap.extraction.export.formats.torch_file import integers, save, tensor_of
-from auxtap.extraction.export.formats.trainer import POST_NORM_ONLY, Needs
+from auxtap.extraction.export.checkpoint import CheckpointFiles, in_groups
+from auxtap.extraction.export.contract import POST_NORM_ONLY, Needs, Shown
+from auxtap.extraction.export.torch_file import integers, save, tensor_of
+from auxtap.extraction.export.whole_sample import SamplePlace, WholeSample
 
 GROUP = 5000
 
@@ -16,6 +16,10 @@ class AngelSlim(CheckpointFiles):
     hidden] after the norm."""
 
     name = "angelslim"
+    shown = Shown(
+        "`rows_{g}-{g+5000}/data_{index}.ckpt`",
+        "`input_ids` [1, L], `loss_mask` [1, L], `hidden_states` [1, L, 3H], `target_hiddens` [1, L, H]",
+    )
     needs = Needs(3, POST_NORM_ONLY)
     mapping_file = PurePosixPath("vocab_mapping.pt")
 
@@ -33,3 +37,6 @@ class AngelSlim(CheckpointFiles):
             "target_hiddens": tensor_of(sample.postnorm, sample.dtype, (1, n, width)),
         }
         save(values, file)
+
+
+FORMAT = AngelSlim()

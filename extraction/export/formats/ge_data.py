@@ -3,10 +3,10 @@
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from auxtap.extraction.export.formats.checkpoint import CheckpointFiles
-from auxtap.extraction.export.formats.sample import SamplePlace, WholeSample
-from auxtap.extraction.export.formats.torch_file import integers, save, tensor_of
-from auxtap.extraction.export.formats.trainer import POST_NORM_ONLY, Needs
+from auxtap.extraction.export.checkpoint import CheckpointFiles
+from auxtap.extraction.export.contract import POST_NORM_ONLY, Needs, Shown
+from auxtap.extraction.export.torch_file import integers, save, tensor_of
+from auxtap.extraction.export.whole_sample import SamplePlace, WholeSample
 
 
 class GeData(CheckpointFiles):
@@ -16,6 +16,10 @@ class GeData(CheckpointFiles):
     """
 
     name = "ge_data"
+    shown = Shown(
+        "`data_{index}.ckpt`",
+        "`input_ids` [L], `loss_mask` [L], `hidden_state` [L, H]",
+    )
     needs = Needs(0, POST_NORM_ONLY)
     mapping_file = None
 
@@ -32,3 +36,6 @@ class GeData(CheckpointFiles):
             "hidden_state": tensor_of(sample.postnorm, sample.dtype, (n, sample.hidden_size)),
         }
         save(values, file)
+
+
+FORMAT = GeData()

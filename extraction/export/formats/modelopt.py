@@ -3,10 +3,10 @@
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from auxtap.extraction.export.formats.checkpoint import CheckpointFiles
-from auxtap.extraction.export.formats.sample import SamplePlace, WholeSample
-from auxtap.extraction.export.formats.torch_file import integers, save, tensor_of
-from auxtap.extraction.export.formats.trainer import EITHER, Needs
+from auxtap.extraction.export.checkpoint import CheckpointFiles
+from auxtap.extraction.export.contract import EITHER, Needs, Shown
+from auxtap.extraction.export.torch_file import integers, save, tensor_of
+from auxtap.extraction.export.whole_sample import SamplePlace, WholeSample
 from auxtap.tap.protocol import FINAL
 
 
@@ -18,6 +18,11 @@ class ModelOpt(CheckpointFiles):
     """
 
     name = "modelopt"
+    shown = Shown(
+        "`{index}.pt`",
+        "`input_ids` [L], `loss_mask` [L], `hidden_states` [L, H], `aux_hidden_states` [L, 3H], `conversation_id`, "
+        "`hidden_states_prenorm`",
+    )
     needs = Needs(3, EITHER)
     mapping_file = None
 
@@ -39,3 +44,6 @@ class ModelOpt(CheckpointFiles):
             "hidden_states_prenorm": not after,
         }
         save(values, file)
+
+
+FORMAT = ModelOpt()

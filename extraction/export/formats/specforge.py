@@ -3,10 +3,10 @@
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from auxtap.extraction.export.formats.checkpoint import CheckpointFiles, in_groups
-from auxtap.extraction.export.formats.sample import SamplePlace, WholeSample
-from auxtap.extraction.export.formats.torch_file import integers, save, tensor_of
-from auxtap.extraction.export.formats.trainer import POST_NORM_ONLY, Needs
+from auxtap.extraction.export.checkpoint import CheckpointFiles, in_groups
+from auxtap.extraction.export.contract import POST_NORM_ONLY, Needs, Shown
+from auxtap.extraction.export.torch_file import integers, save, tensor_of
+from auxtap.extraction.export.whole_sample import SamplePlace, WholeSample
 
 GROUP = 2000
 
@@ -16,6 +16,10 @@ class SpecForge(CheckpointFiles):
     hidden] after the norm. Nothing is shifted; the loader takes the last position out of the mask itself."""
 
     name = "specforge"
+    shown = Shown(
+        "`rows_{g}-{g+2000}/data_{index}.ckpt`",
+        "`input_ids` [L], `loss_mask` [L], `aux_hidden_state` [1, L, 3H], `hidden_state` [1, L, H]",
+    )
     needs = Needs(3, POST_NORM_ONLY)
     mapping_file = PurePosixPath("vocab_mapping", "vocab_mapping.pt")
 
@@ -33,3 +37,6 @@ class SpecForge(CheckpointFiles):
             "aux_hidden_state": tensor_of(sample.side_by_side(), sample.dtype, (1, n, len(sample.layers) * width)),
         }
         save(values, file)
+
+
+FORMAT = SpecForge()

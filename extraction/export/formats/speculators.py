@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from auxtap.core.errors import UsageError
-from auxtap.extraction.export.formats.sample import SamplePlace, WholeSample
-from auxtap.extraction.export.formats.torch_file import require_torch, save
-from auxtap.extraction.export.formats.trainer import ANY_NUMBER, PRE_NORM_ONLY, Needs, TokenRow
+from auxtap.extraction.export.contract import ANY_NUMBER, PRE_NORM_ONLY, Needs, Shown, TokenRow
+from auxtap.extraction.export.torch_file import require_torch, save
+from auxtap.extraction.export.whole_sample import SamplePlace, WholeSample
 from auxtap.tap.protocol import TensorSlot, encode_header
 
 ARROW, FREQUENCIES = "data-00000-of-00001.arrow", "token_freq.pt"
@@ -33,9 +33,12 @@ class Speculators:
     state before the norm, to which the trainer applies the verifier's norm itself."""
 
     name = "speculators"
+    shown = Shown(
+        "a `datasets` folder, `hidden_states/hs_{row}.safetensors`, `token_freq.pt`",
+        "`token_ids` [L], `hidden_states` [L, K+1, H], the final state in the last slot",
+    )
     needs = Needs(ANY_NUMBER, PRE_NORM_ONLY)
     mapping_file = None
-    numbers_rows = True
     same_as = ""
 
     def check_available(self) -> None:
@@ -112,3 +115,6 @@ def _batches(rows: Iterable[TokenRow]) -> Iterator[tuple[TokenRow, ...]]:
     iterator = iter(rows)
     while batch := tuple(itertools.islice(iterator, _ROWS_A_BATCH)):
         yield batch
+
+
+FORMAT = Speculators()

@@ -36,7 +36,7 @@ print(json.dumps({
 """
 RUNNER = "import os\n\n\ndef run(n):\n    seen = [n]\n    return seen\n"
 GATE_LINE = "from sglang.srt.auxtap.gate import tap as _auxtap\n"
-STATEMENT = "    if _auxtap is not None: _auxtap.tap(seen)\n"
+STATEMENT = "    if _auxtap is not None:\n        _auxtap.tap(seen)\n"
 TAP = {
     "__init__.py": '"""The tap."""\n',
     "gate.py": "from . import engine as tap\n",
@@ -78,7 +78,8 @@ def small(tmp_path: Path) -> SmallTree:
     after = RUNNER.replace("import os\n", "import os\n" + GATE_LINE).replace("    return", STATEMENT + "    return")
     name = "python/sglang/srt/runner.py"
     patch = f"diff --git a/{name} b/{name}\nindex 1..2 100644\n--- a/{name}\n+++ b/{name}\n"
-    patch += f"@@ -1,0 +2 @@\n+{GATE_LINE}@@ -5,0 +7 @@\n+{STATEMENT}"
+    patch += f"@@ -1,0 +2 @@\n+{GATE_LINE}@@ -5,0 +7,2 @@\n"
+    patch += "".join(f"+{line}" for line in STATEMENT.splitlines(keepends=True))
     for file, text in TAP.items():
         name = f"python/sglang/srt/auxtap/{file}"
         lines = text.splitlines(keepends=True)
@@ -93,6 +94,7 @@ def small(tmp_path: Path) -> SmallTree:
         "patch_sha256": sha(patch),
         "source_digest": "s",
         "files": digests,
+        "new_files": [{"path": f"python/sglang/srt/auxtap/{file}", "sha256": sha(text)} for file, text in TAP.items()],
         "server_flags": [],
         "default_layers": {"capture_index": [1]},
     }
@@ -159,6 +161,7 @@ def test_a_patched_tree_is_left_to_its_patch(home: Path, small: SmallTree) -> No
     assert said["ran"] == [3] and "AUXTAP_WAY" not in said["environment"]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_the_patch_is_found_by_bytes(plugin_case: PluginCase) -> None:
     fitting = find_fitting_patch(plugin_case.package, plugin_case.patch_folder)
@@ -172,6 +175,7 @@ def test_the_patch_is_found_by_bytes(plugin_case: PluginCase) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_a_committed_patch_fits_its_release(plugin_case: PluginCase) -> None:
     fitting = find_fitting_patch(plugin_case.package)
@@ -180,6 +184,7 @@ def test_a_committed_patch_fits_its_release(plugin_case: PluginCase) -> None:
     assert fitting.source_digest == manifest["source_digest"]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("damage", ["patch", "manifest", "upstream", "elsewhere"])
 def test_what_does_not_fit_is_refused(plugin_case: PluginCase, bare_tree: Path, tmp_path: Path, damage: str) -> None:
@@ -190,7 +195,7 @@ def test_what_does_not_fit_is_refused(plugin_case: PluginCase, bare_tree: Path, 
         (folder / "capture.patch").write_bytes(
             (folder / "capture.patch").read_bytes().replace(b"_auxtap.arm", b"x.arm")
         )
-        match = "is not the patch of the manifest"
+        match = "is not the one of the manifest beside it"
     elif damage == "manifest":
         (folder / "manifest.json").write_text("{}")
         match = "manifest.json cannot be read"

@@ -13,7 +13,7 @@ from auxtap.core.errors import PatchError, ServerError, SourceError, UsageError
 from auxtap.serving.profile import build_launch
 from auxtap.tests.serving.plugin.conftest import LAYERS, PluginCase
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 PYTHON = Path(sys.executable)
 
 
