@@ -14,6 +14,7 @@ from auxtap.tracer.reading.loops import BLOCKS, DecoderLoop, LayerTest, names_la
 from auxtap.tracer.reading.mentions import UNSEEN, attribute_of, bound_names, find_aliases, touches
 from auxtap.tracer.reading.norms import find_final_norm
 from auxtap.tracer.reading.rounds import Given, Names, ObjectedError, Round, Taken, Value, Way
+from auxtap.tracer.reading.surroundings import check_surroundings
 from auxtap.tracer.report.readings import LAYER_LIST, CapturePlace, Form, Objection, Reading
 from auxtap.tracer.source.bodies import statements_of
 from auxtap.tracer.source.fragments import last_name, source_of
@@ -96,6 +97,7 @@ class _Native:
 
     def read(self, reading: Reading) -> Reading:
         """Return the reading with the places; raises ObjectedError where something is not understood."""
+        check_surroundings(self._forward)
         self._check_function()
         self._check_bounds()
         first = self._take_first()

@@ -20,7 +20,6 @@ from auxtap.tracer.source.fragments import last_name, source_of
 
 _MAX_WAYS = 128
 _GATHERS = frozenset({"tensor_model_parallel_all_gather", "all_gather"})
-_SCATTERED = "enable_a2a_moe"
 _TAKES = frozenset({"append", "capture"})
 # A mark on a state that was not yet reduced, and the call that does it: the block then finds it done.
 _PENDING, _REDUCES = "_sglang_needs_allreduce_fusion", "tensor_model_parallel_all_reduce"
@@ -259,7 +258,9 @@ class Round:
 
     def _take(self, way: Way, node: cst.Expr, call: cst.Call) -> Way:
         value = self.value_of(way, call.args[0].value)
-        scattered = any(fact.says(_SCATTERED) for fact in way.facts)
+        owner = self._loop.owner
+        test = f"{owner}.enable_a2a_moe and {self._loop.index} > {owner}.first_k_dense_replace"
+        scattered = any(fact.holds and fact.source == test for fact in way.facts)
         if value.held == "tensor" and last_name(call.func) not in self._names.copying:
             raise ObjectedError(node, "it keeps a tensor that later blocks may write over, or leaves the residual out")
         if value.held not in ("sum", "gather", "copy", "tensor"):

@@ -246,6 +246,55 @@ def test_a_tensor_by_another_name_is_the_same_tensor() -> None:
     assert CHANGED in reason_of(changed(aliased, *before_the_block("pp_proxy_tensors['residual'].zero_()")))
 
 
+CLASS = "class AModel:"
+MAKES = """class AModel:
+    def __init__(self, config):
+        self.layers, self.start_layer, self.end_layer = make_layers(config.num_hidden_layers, lambda idx: ABlock())
+        self.layers_to_capture = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (MADE, f"len = lambda each: 0\n        {MADE}", "it binds len anew"),
+        (CLASS, f"from elsewhere import reverse as range\n\n\n{CLASS}", "its module binds range anew"),
+        (CLASS, f"def getattr(*given): ...\n\n\n{CLASS}", "its module binds getattr anew"),
+        (CLASS, f"{MAKES}        self.layers = self.layers[::-1]\n", "does to self.layers is not followed"),
+        (CLASS, f"{MAKES}        self.layers.reverse()\n", "does to self.layers is not followed"),
+        (CLASS, f"{MAKES}        self.layers[0] = self.layers[1]\n", "does to self.layers is not followed"),
+        (
+            CLASS,
+            f"{MAKES}        self.start_layer = self.start_layer + 1\n",
+            "does to self.start_layer is not followed",
+        ),
+        (CLASS, f"{MAKES}        self.start_layer += 1\n", "does to self.start_layer is not followed"),
+        (CLASS, f"{MAKES}        self.start_layer = 1\n", "self.start_layer is bound twice"),
+    ],
+)
+def test_objects_to_what_is_done_around_the_forward(old: str, new: str, reason: str) -> None:
+    assert reason in reason_of(changed(AT_THE_TOP, old, new))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'setattr(AModel, "forward", turned(AModel.forward))',
+        'vars(AModel)["forward"] = turned',
+        "for each in (AModel,):\n    each.forward = turned",
+        "for each in (AModel,):\n    turn(each)",
+    ],
+)
+def test_objects_to_what_its_module_does_to_the_class(line: str) -> None:
+    assert "to its class is not followed" in reason_of(f"{AT_THE_TOP}\n\n{line}\n")
+
+
+def test_a_class_that_is_offered_and_made_in_the_usual_way_is_read() -> None:
+    source = changed(AT_THE_TOP, CLASS, MAKES)
+    offered = "\n\nfor each in (AModel,):\n    each.reason = staticmethod(reason)\n\n\nEntryClass = [AModel]\n"
+    assert reason_of(source + offered) == ""
+
+
 SCATTERED = changed(
     AT_THE_TOP,
     APPEND,
@@ -272,6 +321,7 @@ def test_the_gather_of_scattered_rows_is_read() -> None:
         (GATHER, GATHER.replace("hidden_states + residual", "hidden_states")),
         ("append(hidden_states + residual)", "append(hidden_states.clone())"),
         ("if self.enable_a2a_moe and i > self.first_k_dense_replace:", "if not self.enable_a2a_moe:"),
+        ("i > self.first_k_dense_replace", "i >= self.first_k_dense_replace"),
         (
             "else:\n                    aux_hidden_states.append(hidden_states + residual)",
             "else:\n" + " " * 20 + "pass",
