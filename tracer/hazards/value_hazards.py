@@ -11,9 +11,10 @@ from auxtap.tracer.flow.evidence import evidence_at, evidence_of, find_in
 from auxtap.tracer.hazards.capturing import capturing_functions, sites_of
 from auxtap.tracer.hazards.found import Found
 from auxtap.tracer.hazards.settings import Settings
+from auxtap.tracer.reading.heads import changed_state
 from auxtap.tracer.report.entries import FileTrace
-from auxtap.tracer.sites.shapes import choices_of, is_logits_processor
-from auxtap.tracer.source.fragments import Fragment, last_name
+from auxtap.tracer.sites.shapes import is_logits_processor
+from auxtap.tracer.source.fragments import last_name
 from auxtap.tracer.source.walk import find
 
 _SCALINGS = (b"hidden_states / ", b"hidden_states * ", b"hidden_states.float()")
@@ -57,25 +58,7 @@ def scaled_final_state(index: ClassIndex, settings: Settings, trace: FileTrace) 
     source = index.source(trace.file)
     for fragment, call in find_in(source, "logits_processor", cst.Call):
         if is_logits_processor(call):
-            changed = _changed_state(fragment, call)
+            function = fragment.function_of(call)
+            changed = None if function is None else changed_state(function, call)
             if changed is not None:
                 yield Found((evidence_at(source, fragment, changed),), default_on=True)
-
-
-def _changed_state(fragment: Fragment, call: cst.Call) -> cst.CSTNode | None:
-    if len(call.args) < 2:
-        return None
-    scaling = m.BinaryOperation(operator=m.Divide() | m.Multiply())
-    cast = m.Call(func=m.Attribute(attr=m.Name("float")), args=[])
-    state = call.args[1].value
-    if any(m.matches(choice, scaling | cast) for choice in choices_of(state)):
-        return state
-    function = fragment.function_of(call)
-    if function is None or not isinstance(state, cst.Name):
-        return None
-    assigns = find(function.body, cst.Assign, m.Assign(targets=[m.AssignTarget(target=m.Name(state.value))]))
-    for assign in assigns:
-        changes = any(m.matches(choice, scaling | cast) for choice in choices_of(assign.value))
-        if changes and fragment.order_of(assign) < fragment.order_of(call):
-            return assign
-    return None

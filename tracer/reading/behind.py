@@ -161,7 +161,7 @@ class Behind:
         """Object to whatever touches the collector, but for handing it on where the end is asked for."""
         for node in nodes:
             choices = [choice for choice in find(node, cst.IfExp) if self._asks_for_the_end(choice.test)]
-            choices = [choice for choice in choices if self._is_taking(choice.body)]
+            choices = [choice for choice in choices if self._is_taking(choice.body) and _is_none(choice.orelse)]
             self.last.extend(choices)
             if touches(node, {self.accumulator}, but=choices):
                 raise ObjectedError(node, "what becomes of the collector here is not followed")
@@ -176,6 +176,10 @@ def is_end(node: cst.CSTNode, owner: str) -> bool:
     if attribute_of(node, owner) in _ENDS:
         return True
     return isinstance(node, cst.Attribute) and node.attr.value in _ENDS and attribute_of(node.value, owner) == "config"
+
+
+def _is_none(node: cst.CSTNode) -> bool:
+    return m.matches(node, m.Name("None"))
 
 
 def _else_of(orelse: cst.If | cst.Else) -> Sequence[cst.CSTNode]:

@@ -10,6 +10,7 @@ from auxtap.tracer.reading.loops import DecoderLoop, Running, runnings_of
 from auxtap.tracer.reading.mentions import bound_names, find_aliases
 from auxtap.tracer.reading.norms import adds_residual, find_final_norm
 from auxtap.tracer.reading.rounds import Names, ObjectedError, Round
+from auxtap.tracer.reading.surroundings import check_surroundings
 from auxtap.tracer.report.readings import Reading
 from auxtap.tracer.source.bodies import statements_of
 from auxtap.tracer.source.fragments import source_of
@@ -38,6 +39,7 @@ def read_plain(forward: Forward) -> Reading | None:
 
 
 def _read(forward: Forward, loop: DecoderLoop, reading: Reading) -> Reading:
+    check_surroundings(forward)
     if len(forward.loops) > 1:
         raise ObjectedError(forward.loops[1].node, f"{len(forward.loops)} loops run blocks")
     if loop.node not in forward.body:

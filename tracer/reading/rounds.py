@@ -199,7 +199,7 @@ class Round:
         """Yield the answers that a test may give, and what is known then; that of the layer is the one that is read."""
         unknown: list[cst.BaseExpression] = []
         for part in conjuncts(test):
-            answer = self._layer_answer(part)
+            answer = self._layer_answer(way, part)
             if answer is False:
                 yield False, way
                 return
@@ -210,11 +210,13 @@ class Round:
         for holds in (True, False) if unknown else (True,):
             yield holds, replace(way, facts=(*way.facts, Fact(source, holds, flags))) if unknown else way
 
-    def _layer_answer(self, node: cst.BaseExpression) -> bool | None:
+    def _layer_answer(self, way: Way, node: cst.BaseExpression) -> bool | None:
         """Return the answer of a layer test, None for any other."""
         found = self._loop.test_of(node)
         if found is None:
             return None
+        if isinstance(node, cst.Call) and self.value_of(way, node.args[0].value) != BLOCK:
+            raise ObjectedError(node, "the block that it asks is not known to be that of the round")
         if found.shift not in (0, 1):
             raise ObjectedError(node, f"it tests {source_of(node)}, not the number of the block")
         self.tests[found] = node
@@ -329,7 +331,7 @@ class Round:
         return self._called(way, node) if isinstance(node, cst.Call) else OTHER
 
     def _choice(self, way: Way, node: cst.IfExp) -> Value:
-        answer = self._layer_answer(node.test)
+        answer = self._layer_answer(way, node.test)
         if answer is not None:
             return self.value_of(way, node.body if answer else node.orelse)
         body, other = self.value_of(way, node.body), self.value_of(way, node.orelse)

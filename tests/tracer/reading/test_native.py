@@ -295,6 +295,32 @@ def test_a_class_that_is_offered_and_made_in_the_usual_way_is_read() -> None:
     assert reason_of(source + offered) == ""
 
 
+def test_the_end_that_is_never_asked_for_does_not_open_the_other_way() -> None:
+    norm, taking = "self.norm(hidden_states, residual)", "aux_hidden_states.append"
+    asked = f"self.final(hidden_states, take={taking} if self.end_layer in self.layers_to_capture else None), 0"
+    assert reason_of(changed(AT_THE_TOP, norm, asked)) == ""
+    assert BECOMES in reason_of(changed(AT_THE_TOP, norm, asked.replace("else None", "else aux_hidden_states.pop()")))
+
+
+def test_only_the_block_of_the_round_is_asked_for_its_mark() -> None:
+    source = """
+class AModel:
+    def forward(self, input_ids, positions, forward_batch):
+        hidden_states, residual = self.embed_tokens(input_ids), None
+        aux_hidden_states = []
+        for i in range(len(self.layers)):
+            layer = self.layers[i]
+            if getattr(layer, "_is_layer_to_capture", False):
+                aux_hidden_states.append(hidden_states + residual)
+            hidden_states, residual = layer(positions, hidden_states, residual)
+        return hidden_states, aux_hidden_states
+"""
+    reading = read_one(source)
+    assert not reading.objections and reading.mark == "_is_layer_to_capture", "nothing sets it but the tap"
+    other = changed(source, "layer = self.layers[i]", "layer = self.layers[i]\n            before = self.layers[i - 1]")
+    assert "it asks is not known" in reason_of(other.replace("getattr(layer,", "getattr(before,"))
+
+
 SCATTERED = changed(
     AT_THE_TOP,
     APPEND,
