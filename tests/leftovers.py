@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-MARK = "AUXTAP_TEST_RUN"
+# Not AUXTAP_...: a server gets none of those that it was not meant to have.
+MARK = "RUN_OF_AUXTAP_TESTS"
 # What is being killed may be forking: it is over when nothing was found twice.
 QUIET_ROUNDS, ROUND_S = 2, 0.1
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from auxtap.serving.profile import LaunchSpec, server_environment
 from auxtap.tests.leftovers import MARK, marked_processes
 
 CHILD = '''
@@ -21,7 +22,7 @@ def test_that_starts_servers(tmp_path):
     subprocess.Popen(SLEEP, start_new_session=True)
     orphan = f"import subprocess; subprocess.Popen({SLEEP!r}, start_new_session=True)"
     subprocess.run([sys.executable, "-c", orphan], check=True)
-    Path(os.environ["TOLD"]).write_text(os.environ["AUXTAP_TEST_RUN"])
+    Path(os.environ["TOLD"]).write_text(os.environ["RUN_OF_AUXTAP_TESTS"])
     time.sleep(600)
 '''
 PATIENCE_S = 30
@@ -48,3 +49,8 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     pytest_child.send_signal(signal.SIGKILL)
     pytest_child.wait()
     wait_for(lambda: not marked_processes(token))
+
+
+def test_servers_keep_the_mark() -> None:
+    spec = LaunchSpec(Path("python"), Path("tree"), "model", 1, Path("log"), Path("bytecode"), Path("spool"), cpu=True)
+    assert server_environment(spec, os.environ)[MARK] == os.environ[MARK]

@@ -24,6 +24,7 @@ import pytest
 from auxtap.node.agent.main import NEEDED
 from auxtap.node.node_profile import SshSettings
 from auxtap.serving.processes import choose_port
+from auxtap.tests.leftovers import MARK
 
 # The agent's own needs with theirs.
 NODE_PACKAGES = (
@@ -57,7 +58,8 @@ class Sshd:
             f"AuthorizedKeysFile {self.folder / 'authorized_keys'}", "PasswordAuthentication no",
             "KbdInteractiveAuthentication no", "UsePAM no", "StrictModes no", f"AllowUsers {user}",
             "AllowTcpForwarding yes", "GatewayPorts no", "LogLevel VERBOSE", "MaxStartups 100",
-            f"SetEnv PATH={self.folder / 'programs'}",
+            # On one line: sshd takes the first of its kind.
+            f"SetEnv PATH={self.folder / 'programs'} {MARK}={os.environ[MARK]}",
         ]  # fmt: skip
         config.write_text("\n".join(lines) + "\n")
         command = [binary, "-D", "-f", str(config), "-E", str(self.log)]
