@@ -10,7 +10,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.patch.registry import DEFAULT_MODELS
-from auxtap.tests.shaped import LLAMA, LOGITS, RUNNER, fixture, make_checkout, shaped_files
+from auxtap.tests.shaped import COLLECTOR, COLLECTORS, LLAMA, LOGITS, RUNNER, fixture, make_checkout, shaped_files
 from auxtap.verification.releases.upgrade import UpgradeReport, compare_releases
 
 SERVER_ARGS = SRT_ROOT / "server_args.py"
@@ -48,6 +48,7 @@ def test_a_moved_place_a_new_hazard_and_other_sites_are_told(opened) -> None:
         RUNNER: fixture("arm", "own_method.before"),
         SERVER_ARGS: arguments,
         LLAMA: fixture("stage", "handed_in.before"),
+        COLLECTORS: COLLECTOR,
     }
     report = compare(opened(), opened(changed))
     assert report.outcome == "plan changed and proved"

@@ -163,7 +163,7 @@ def obstacle(tree: SourceTree, case: EngineCase) -> str:
 def _refusal(tree: SourceTree, case: EngineCase) -> str:
     """Return why no patch captures the model in this release, empty where one does."""
     path = _loop_path(case)
-    read = ModelReadings(tuple(read_models(ClassIndex(tree), [path])), ())
+    read = ModelReadings(tuple(read_models(ClassIndex(tree), [path] if path in tree.files else [])), ())
     if read.usable("native") or read.usable("loop") or not read.objections:
         return ""
     reasons = (f"{name}: {objection.reason}" for (_, name), objection in read.objections.items())
