@@ -16,7 +16,7 @@ from auxtap.tracer.source.walk import find, parents_of
 STAGE = ("start_layer", "end_layer")
 
 
-def check_function(forward: Forward, frame: Frame, names: Names) -> None:
+def check_function(forward: Forward, loop: DecoderLoop, frame: Frame, names: Names) -> None:
     """Object to what the rest of the function does to the blocks, their numbers and what is to be captured."""
     function, tracked = forward.function, {*names.aliases, names.accumulator}
     for word in find(function.body, cst.Name):
@@ -25,14 +25,22 @@ def check_function(forward: Forward, frame: Frame, names: Names) -> None:
     for inner in (*find(function.body, cst.FunctionDef), *find(function.body, cst.Lambda)):
         if touches(inner, tracked):
             raise ObjectedError(inner, "a function within it that touches a state is not followed")
+    kept = m.AssignTarget(target=m.Attribute() | m.Subscript())
+    for assign in (each for part in (*_before(forward, frame), loop.node) for each in find(part, cst.Assign)):
+        if any(m.matches(target, kept) for target in assign.targets) and touches(assign.value, names.aliases):
+            raise ObjectedError(assign, "where it keeps a state is not followed")
     parents = parents_of(function)
     for node in find(function.body, cst.Attribute):
         name = attribute_of(node, forward.owner)
         if name is not None and not _is_harmless(forward, name, node, parents):
             raise ObjectedError(node, f"what it does to self.{name} is not followed")
-    between = (*forward.body[: forward.body.index(frame.made)], *frame.between)
-    if leaves := returns_in([*between, frame.made]):
+    if leaves := returns_in(_before(forward, frame)):
         raise ObjectedError(leaves[0], "a return may come before it captures")
+
+
+def _before(forward: Forward, frame: Frame) -> tuple[cst.CSTNode, ...]:
+    """Return the statements that run before the loop."""
+    return (*forward.body[: forward.body.index(frame.made)], frame.made, *frame.between)
 
 
 def _is_harmless(forward: Forward, name: str, node: cst.Attribute, parents: dict[cst.CSTNode, cst.CSTNode]) -> bool:

@@ -28,6 +28,8 @@ _BINDING: dict[type[cst.CSTNode], str] = {
 }
 # Methods whose result may share the storage of what they are called on.
 _VIEWS = frozenset({"view", "reshape", "detach", "contiguous", "to", "unsqueeze", "squeeze", "transpose", "flatten"})
+_KEEPS = frozenset({"append", "appendleft", "add", "insert", "extend", "setdefault", "update", "put"})
+_KEEPING = m.Attribute(attr=m.Name(m.MatchIfTrue(lambda name: name in _KEEPS)))
 _SAME = frozenset({"data", "T", "mT", "tensors"})
 # What reaches a function's names without naming them.
 UNSEEN = frozenset({"locals", "exec", "eval", "vars", "globals", "setattr", "delattr"})
@@ -134,6 +136,9 @@ def find_aliases(function: cst.CSTNode, names: Iterable[str], owner: str) -> fro
             pairs += [(target.target, current.value) for target in current.targets]
         elif isinstance(current, cst.AnnAssign | cst.NamedExpr) and current.value is not None:
             pairs.append((current.target, current.value))
+        elif isinstance(current, cst.Call) and m.matches(current.func, _KEEPING):
+            keeper = cst.ensure_type(current.func, cst.Attribute).value
+            pairs += [(keeper, argument.value) for argument in current.args]
         waiting.extend(children_of(current))
     shared = [(list(_plain(target)), storage_name(value)) for target, value in pairs]
     shared = [(targets, name) for targets, name in shared if name not in (None, owner)]

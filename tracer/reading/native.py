@@ -87,7 +87,7 @@ class _Native:
     def read(self, reading: Reading) -> Reading:
         """Return the reading with the places; raises ObjectedError where something is not understood."""
         check_surroundings(self._forward)
-        check_function(self._forward, self._frame, self._names)
+        check_function(self._forward, self._loop, self._frame, self._names)
         check_bounds(self._forward, self._loop)
         first = self._take_first()
         taken = self._take_all()

@@ -131,6 +131,7 @@ class Round:
         self._numbers = count(1)
         self._guarded = {names.accumulator, loop.index or ""} - {""}
         self._collector = {names.accumulator} - {""}
+        self._in_round = True
         self.tests: dict[LayerTest, cst.CSTNode] = {}
 
     def start(self) -> Way:
@@ -226,7 +227,10 @@ class Round:
         """Follow a statement before the loop, which may do anything to the tensors but leaves the collector alone."""
         if not touches(statement, {*self._guarded, *self._names.aliases}):
             return way
-        return self._any(way, statement)
+        self._in_round = False
+        way = self._any(way, statement)
+        self._in_round = True
+        return way
 
     def _any(self, way: Way, node: cst.CSTNode) -> Way:
         """Follow code of no known form: it must leave the collector and the loop alone, and may change the tensors."""
@@ -243,7 +247,23 @@ class Round:
         values = {name: OTHER if name in bound else value for name, value in way.values.items()}
         if touches(node, self._names.aliases):
             values = {name: self._changed(value) for name, value in values.items()}
+            if self._in_round and self._collector and (way.given is None or not self._binds_or_writes(node)):
+                raise ObjectedError(node, "what is taken is changed before it enters the block, or kept elsewhere")
         return replace(way, values=values)
+
+    def _binds_or_writes(self, node: cst.CSTNode) -> bool:
+        """Tell whether a statement binds a state anew or writes into it by a method of its own, and no more."""
+        if isinstance(node, cst.Assign):
+            names = {name for target in node.targets for name in bound_names(target)}
+            return bool(names & set(self._names.tensors)) and not any(
+                isinstance(target.target, cst.Attribute | cst.Subscript) for target in node.targets
+            )
+        if isinstance(node, cst.AugAssign):
+            return isinstance(node.target, cst.Name)
+        call = node.value if isinstance(node, cst.Expr) else None
+        method = m.Attribute(value=m.Name(m.MatchIfTrue(lambda name: name in self._names.tensors)))
+        written = isinstance(call, cst.Call) and m.matches(call.func, method)
+        return written and not any(touches(item, self._names.aliases) for item in getattr(call, "args", ()))
 
     def _changed(self, value: Value) -> Value:
         if value.held == "tensor":

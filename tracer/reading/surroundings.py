@@ -11,15 +11,21 @@ from auxtap.tracer.reading.mentions import attribute_of, bound_names
 from auxtap.tracer.reading.rounds import ObjectedError
 from auxtap.tracer.source.fragments import Fragment, last_name
 from auxtap.tracer.source.outline import Unit
-from auxtap.tracer.source.walk import find, walk
+from auxtap.tracer.source.walk import children_of, find
 
 _BUILTINS = ("range", "len", "enumerate", "getattr", "isinstance")
 _NUMBERS = ("start_layer", "end_layer")
 _MAKERS = frozenset(
     {"make_layers", "make_layers_non_pp", "make_pp_layers", "ModuleList", "get_pp_indices", "get_layers"}
 )
+# Functions that are given the blocks and leave them in their order: the last two (0.5.23) put a fused norm into blocks.
+_READERS = frozenset(
+    {"len", "enumerate", "zip", "iter", "list", "tuple", "install_terminal_finalize", "install_cutedsl_fusion"}
+)
 # A method is looked into only where its text may write one of them.
-_WRITES = tuple(f".{name}{sign}" for name in (BLOCKS, *_NUMBERS) for sign in (" =", " +=", " -=", ".", "[", ",", ")"))
+_WRITES = tuple(
+    f".{name}{sign}" for name in (BLOCKS, *_NUMBERS) for sign in (" =", " +=", " -=", ".", "[", ",", ")", "\n", ";")
+)
 _OURS = frozenset({"forward", "__call__", "__init__", BLOCKS, *_NUMBERS, "layers_to_capture"})
 _OFFERED = m.Assign(targets=[m.AssignTarget(m.Name("EntryClass"))])
 
@@ -67,12 +73,17 @@ def _uses(statement: cst.CSTNode, name: str) -> bool:
         uses = len(list(find(statement.body, cst.Name, each)))
         return uses != len(list(find(statement.body, cst.AssignTarget, given))) or _names(statement.body, name)
     offered = isinstance(statement, cst.SimpleStatementLine) and m.matches(statement.body[0], _OFFERED)
-    imported = any(isinstance(item, cst.Import | cst.ImportFrom) for item in walk(statement))
-    return not offered and not imported and _names(statement, name)
+    return not offered and _names(statement, name)
 
 
 def _names(node: cst.CSTNode, name: str) -> bool:
-    return any(item.value == name for item in find(node, cst.Name))
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, cst.Name) and current.value == name:
+            return True
+        waiting.extend(() if isinstance(current, cst.Import | cst.ImportFrom) else children_of(current))
+    return False
 
 
 def _check_blocks(forward: Forward, fragment: Fragment) -> None:
@@ -101,9 +112,17 @@ def _written(node: cst.CSTNode) -> Iterator[tuple[str, bool]]:
             yield name, made and not again
     elif isinstance(node, cst.AugAssign | cst.AnnAssign | cst.Del) and (name := _ours(node.target)) is not None:
         yield name, False
+    value = getattr(node, "value", None)
+    if value is not None and attribute_of(value, "self") == BLOCKS:
+        yield BLOCKS, False
     for call in find(node, cst.Call):
-        if isinstance(call.func, cst.Attribute) and (name := _ours(call.func.value)) is not None:
-            yield name, call.func.attr.value in ("append", "named_parameters", "parameters", "modules")
+        counts = last_name(call.func) in _READERS
+        for argument in () if counts else call.args:
+            if attribute_of(argument.value, "self") == BLOCKS:
+                yield BLOCKS, False
+        owner = attribute_of(call.func.value, "self") if isinstance(call.func, cst.Attribute) else None
+        if isinstance(call.func, cst.Attribute) and owner in (BLOCKS, *_NUMBERS) and owner is not None:
+            yield owner, call.func.attr.value in ("append", "named_parameters", "parameters", "modules")
 
 
 def _elements(target: cst.CSTNode) -> Iterator[cst.CSTNode]:

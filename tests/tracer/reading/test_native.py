@@ -53,7 +53,7 @@ OBJECTIONS = {
     "value: the block's own norm": (taking("self.layers[i].input_layernorm(hidden_states + residual)"), NO_FORM),
     "value: a norm through a name": (
         (APPEND, f"x = self.norm(hidden_states + residual){INDENT}aux_hidden_states.append(x)"),
-        NO_FORM,
+        CHANGED,
     ),
     "value: a copy without the residual": (taking("hidden_states.clone()"), CHANGED),
     "value: a copy of the residual": (taking("residual.clone()"), CHANGED),
@@ -105,6 +105,16 @@ OBJECTIONS = {
     "change: by a function": (before_the_block("torch.add(residual, 1, out=residual)"), CHANGED),
     "change: by a method got by name": (before_the_block('getattr(hidden_states, "mul_", None)(2)'), CHANGED),
     "change: in part": (before_the_block("hidden_states[0] = 0"), CHANGED),
+    "change: of what was kept in an attribute": (
+        (TEST, f"forward_batch.kept = hidden_states{ROUND}{TEST}"),
+        "where it keeps a state",
+    ),
+    "change: of what was kept in a list": (
+        (TOP_CALL, f"kept[0].mul_(2){ROUND}{TOP_CALL}{ROUND}kept.append(hidden_states)"),
+        CHANGED,
+    ),
+    "change: of what was given away": ((TEST, f"keep(hidden_states){ROUND}{TEST}"), CHANGED),
+    "change: of what was given away before": ((TOP_CALL, f"{TOP_CALL}{ROUND}keep(hidden_states)"), "kept elsewhere"),
     "change: another is given": ((TOP_CALL, TOP_CALL.replace("s, forward", "s * 2, forward")), "is not handed to"),
     "condition: decode only": (
         (TEST, "if i in self.layers_to_capture and forward_batch.forward_mode.is_decode():"),
@@ -262,6 +272,12 @@ MAKES = """class AModel:
         (CLASS, f"def getattr(*given): ...\n\n\n{CLASS}", "its module binds getattr anew"),
         (CLASS, f"{MAKES}        self.layers = self.layers[::-1]\n", "does to self.layers is not followed"),
         (CLASS, f"{MAKES}        self.layers.reverse()\n", "does to self.layers is not followed"),
+        (
+            CLASS,
+            f"{MAKES}        blocks = self.layers\n        blocks.reverse()\n",
+            "does to self.layers is not followed",
+        ),
+        (CLASS, f"{MAKES}        turn(self.layers)\n", "does to self.layers is not followed"),
         (CLASS, f"{MAKES}        self.layers[0] = self.layers[1]\n", "does to self.layers is not followed"),
         (
             CLASS,
@@ -282,6 +298,7 @@ def test_objects_to_what_is_done_around_the_forward(old: str, new: str, reason: 
         'setattr(AModel, "forward", turned(AModel.forward))',
         'vars(AModel)["forward"] = turned',
         "for each in (AModel,):\n    each.forward = turned",
+        "if True:\n    from elsewhere import turned\n    type.__setattr__(AModel, 'forward', turned)",
         "for each in (AModel,):\n    turn(each)",
     ],
 )
