@@ -94,7 +94,8 @@ def _insert(before: bytes, insertions: Sequence[Insertion]) -> bytes:
 
 def _file_patch(change: FileChange, context: int) -> bytes:
     name = str(change.path)
-    head = f"diff --git a/{name} b/{name}\nindex {blob_id(change.before)}..{blob_id(change.after)} 100644\n"
+    # No mode: some files of a checkout may be run, and git would take their right away when the patch is reversed.
+    head = f"diff --git a/{name} b/{name}\nindex {blob_id(change.before)}..{blob_id(change.after)}\n"
     head += f"--- a/{name}\n+++ b/{name}\n"
     lines = _lines(change.before)
     hunks, n_inserted = [], 0

@@ -61,14 +61,15 @@ def test_new_files_are_whole(tmp_path: Path) -> None:
 
 
 def test_is_what_git_itself_writes(tmp_path: Path) -> None:
-    """Same hunks and same blob names as `git diff -U0`, but for git's function names behind the ranges."""
+    """Same hunks and same blob names as `git diff -U0`, but for the mode, and for what git says behind the ranges."""
     made = patch_set(numbered(30), [5, 14])
     write_files(tmp_path, {PATH: numbered(30)})
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", ".")
     write_files(tmp_path, {PATH: made.changes[0].after})
     written = git(tmp_path, "diff", "--unified=0", "--full-index") + "\n"
-    assert [line.partition(" @@ ")[0].removesuffix(" @@") for line in written.splitlines()] == [
+    lines = [line.removesuffix(" 100644") for line in written.splitlines()]
+    assert [line.partition(" @@ ")[0].removesuffix(" @@") for line in lines] == [
         line.removesuffix(" @@") for line in made.patch.decode().splitlines()
     ]
 

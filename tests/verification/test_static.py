@@ -1,6 +1,7 @@
 """The static proof: it holds for what the tool writes, and each check says no to what it is there for."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,15 @@ def test_a_changed_patch(name: str, source: Source, written: tuple[bytes, Manife
     found = rejected(verify_static(source, patch, repaired(source, patch, written[1])))
     assert text in found.pop(check), name
     assert "regenerates" in found and not {"identity", "applies", "digests after", "insertion only"} & set(found)
+
+
+def test_a_file_that_may_be_run_keeps_its_mode(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "sgl", shaped_files())
+    (checkout / LLAMA).chmod(0o755)
+    git = ["git", "-C", str(checkout), "-c", "user.name=a test", "-c", "user.email=test@example.org"]
+    subprocess.run([*git, "commit", "--quiet", "-am", "Let it be run"], check=True)
+    source = open_source(str(checkout), CacheLayout(tmp_path / "cache"))
+    assert prove_patch(source, DEFAULT_MODELS, (3,)).proof.holds
 
 
 def test_a_name_that_is_bound_on_one_way_only(tmp_path: Path) -> None:

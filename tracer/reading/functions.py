@@ -3,16 +3,26 @@
 import libcst as cst
 import libcst.matchers as m
 
-from auxtap.tracer.reading.behind import is_end, returns_in
+from auxtap.tracer.reading.behind import is_end, is_stage_exit, returns_in
 from auxtap.tracer.reading.forwards import Forward
 from auxtap.tracer.reading.frames import Frame, only_value
 from auxtap.tracer.reading.loops import BLOCKS, DecoderLoop
 from auxtap.tracer.reading.mentions import UNSEEN, attribute_of, bound_names, touches
 from auxtap.tracer.reading.rounds import Names, ObjectedError
-from auxtap.tracer.source.fragments import source_of
+from auxtap.tracer.sites.shapes import choices_of
+from auxtap.tracer.source.fragments import last_name, source_of
 from auxtap.tracer.source.names import Kind, kind_of
 from auxtap.tracer.source.walk import find, parents_of
 
+# Calls behind the loop that return the final state: norms aside, those that complete it (0.5.21 on), that reduce it,
+# that run two batches, and that join rows under context parallelism, which is refused with the tap.
+_FINISHES = frozenset(
+    {
+        *("complete_output", "fold", "take_output", "finish_layer_stack", "finalize", "mix"),
+        *("tensor_model_parallel_all_reduce", "model_forward_maybe_tbo", "model_forward_stages"),
+        *("cp_all_gather_rerange_output", "cp_gather_after_forward"),
+    }
+)
 STAGE = ("start_layer", "end_layer")
 
 
@@ -36,6 +46,27 @@ def check_function(forward: Forward, loop: DecoderLoop, frame: Frame, names: Nam
             raise ObjectedError(node, f"what it does to self.{name} is not followed")
     if leaves := returns_in(_before(forward, frame)):
         raise ObjectedError(leaves[0], "a return may come before it captures")
+
+
+def check_final(forward: Forward, behind: tuple[cst.CSTNode, ...], hidden: str) -> None:
+    """Object to a final state that is made in a way of its own: where its rows are joined, those captured are parts.
+
+    Raises:
+        ObjectedError: it is bound to something else than what a known call returns.
+    """
+    for statement in behind:
+        part = (
+            statement.orelse if isinstance(statement, cst.If) and is_stage_exit(statement, forward.owner) else statement
+        )
+        for assign in () if part is None else find(part, cst.Assign):
+            known = all(isinstance(each, cst.Call) and _finishes(each) for each in choices_of(assign.value))
+            if hidden in set(bound_names(assign)) and not known:
+                raise ObjectedError(assign, "what is made the final state here is not followed")
+
+
+def _finishes(call: cst.Call) -> bool:
+    name = last_name(call.func) or ""
+    return name in _FINISHES or "norm" in name or "norm" in source_of(call.func)
 
 
 def _before(forward: Forward, frame: Frame) -> tuple[cst.CSTNode, ...]:

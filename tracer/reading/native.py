@@ -11,7 +11,7 @@ from auxtap.tracer.reading.behind import Behind
 from auxtap.tracer.reading.blocks import BlockAnswers
 from auxtap.tracer.reading.forwards import Forward
 from auxtap.tracer.reading.frames import find_frame
-from auxtap.tracer.reading.functions import STAGE, check_bounds, check_function, names_of_the_end
+from auxtap.tracer.reading.functions import STAGE, check_bounds, check_final, check_function, names_of_the_end
 from auxtap.tracer.reading.loops import DecoderLoop, LayerTest, names_layers, runnings_of
 from auxtap.tracer.reading.mentions import attribute_of, find_aliases
 from auxtap.tracer.reading.norms import find_final_norm
@@ -98,6 +98,7 @@ class _Native:
             names_of_the_end(self._forward),
         )
         behind.read(self._frame.behind)
+        check_final(self._forward, self._frame.behind, self._running.tensors[0])
         nexts = [item for item, _ in taken if item.when == "next"]
         if bool(nexts) != (first is not None):
             raise ObjectedError(nexts[0].node if nexts else self._loop.node, _NOT_NEXT)

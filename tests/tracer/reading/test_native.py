@@ -125,6 +125,13 @@ OBJECTIONS = {
     "condition: one before": ((TEST, "if i - 1 in self.layers_to_capture:"), NOT_NUMBER),
     "condition: the next one's": ((TEST, "if i + 1 in self.layers_to_capture:"), NOT_NEXT),
     "condition: another list": ((TEST, "if i in self.dspark_layers_to_capture:"), "which the tap does not fill"),
+    "behind: the final state's rows are joined": (
+        behind_the_loop(
+            "if self.spread:\n            joined = torch.empty(rows)\n            gather_into(joined, hidden_states)\n"
+            "            hidden_states = joined"
+        ),
+        "what is made the final state here",
+    ),
     "behind: comprehension": (behind_the_loop("aux_hidden_states = [2 * x for x in aux_hidden_states]"), BECOMES),
     "behind: reversal": (behind_the_loop("aux_hidden_states.reverse()"), BECOMES),
     "behind: cleared": (behind_the_loop("aux_hidden_states.clear()"), BECOMES),
@@ -314,7 +321,7 @@ def test_a_class_that_is_offered_and_made_in_the_usual_way_is_read() -> None:
 
 def test_the_end_that_is_never_asked_for_does_not_open_the_other_way() -> None:
     norm, taking = "self.norm(hidden_states, residual)", "aux_hidden_states.append"
-    asked = f"self.final(hidden_states, take={taking} if self.end_layer in self.layers_to_capture else None), 0"
+    asked = f"self.norm(hidden_states, take={taking} if self.end_layer in self.layers_to_capture else None)"
     assert reason_of(changed(AT_THE_TOP, norm, asked)) == ""
     assert BECOMES in reason_of(changed(AT_THE_TOP, norm, asked.replace("else None", "else aux_hidden_states.pop()")))
 

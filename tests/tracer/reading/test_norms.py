@@ -48,7 +48,7 @@ def test_a_norm_that_a_hook_sees(binding: str, behind: str, found: str) -> None:
     ("binding", "behind"),
     [
         ("", "rows = 0"),
-        (RMS, "hidden = self.head(hidden)"),
+        (RMS, "scores = self.head(hidden)"),
         (LAYER, "hidden, _ = self.final_layernorm(hidden, residual)"),
         (RMS, "hidden, _ = self.norm(hidden, residual, post_residual_addition=more)"),
         (RMS, "hidden, _ = self.norm.forward_with_allreduce_fusion(hidden, residual)"),
