@@ -8,7 +8,13 @@ from auxtap.tests.rewriters.drifts import Change, within
 
 def changes_around(backbone: str) -> dict[str, Change]:
     """Return changes around a backbone's class."""
-    turn = ("def turned(forward):\n" "    def run(*given, **named):\n" "        found = forward(*given, **named)\n" "        return (found[0], found[1][::-1]) if isinstance(found, tuple) else found\n" "    return run")
+    turn = (
+        "def turned(forward):\n"
+        "    def run(*given, **named):\n"
+        "        found = forward(*given, **named)\n"
+        "        return (found[0], found[1][::-1]) if isinstance(found, tuple) else found\n"
+        "    return run"
+    )
     block = backbone.removesuffix("Model") + "DecoderLayer"
     return {
         "decorated": both(
@@ -24,7 +30,9 @@ def changes_around(backbone: str) -> dict[str, Change]:
         "patched behind its definition": end(f"{turn}\n\n\n{backbone}.forward = turned({backbone}.forward)"),
         "patched by setattr": end(f"{turn}\n\n\nsetattr({backbone}, 'forward', turned({backbone}.forward))"),
         "defined again": end(
-            (f"class {backbone}({backbone}):\n" "    def forward(self, *given, **named):\n" "        found = super().forward(*given, **named)\n")
+            f"class {backbone}({backbone}):\n"
+            "    def forward(self, *given, **named):\n"
+            "        found = super().forward(*given, **named)\n"
             "        return (found[0], found[1][::-1]) if isinstance(found, tuple) else found"
         ),
         "patched through a loop": end(
@@ -38,16 +46,28 @@ def changes_around(backbone: str) -> dict[str, Change]:
             f"{turn}\n\n\nif True:\n    type.__setattr__({backbone}, 'forward', turned({backbone}.forward))"
         ),
         "bound anew at the end": end(
-            (f"class Kept({backbone}):\n" "    def forward(self, *given, **named):\n" "        found = super().forward(*given, **named)\n" "        return (found[0], found[1][::-1]) if isinstance(found, tuple) else found\n\n\n" f"{backbone} = Kept")
+            f"class Kept({backbone}):\n"
+            "    def forward(self, *given, **named):\n"
+            "        found = super().forward(*given, **named)\n"
+            "        return (found[0], found[1][::-1]) if isinstance(found, tuple) else found\n\n\n"
+            f"{backbone} = Kept"
         ),
         "block patched": end(
-            ("def scaled(forward):\n" "    def run(self, positions, hidden_states, *given, **named):\n" "        return forward(self, positions, hidden_states.mul_(2), *given, **named)\n" "    return run\n\n\n" f"{block}.forward = scaled({block}.forward)")
+            "def scaled(forward):\n"
+            "    def run(self, positions, hidden_states, *given, **named):\n"
+            "        return forward(self, positions, hidden_states.mul_(2), *given, **named)\n"
+            "    return run\n\n\n"
+            f"{block}.forward = scaled({block}.forward)"
         ),
         "block called in another way": end(
-            ("def called(self, positions, hidden_states, *given, **named):\n" "    return self.forward(positions, hidden_states * 2, *given, **named)\n\n\n" f"{block}.__call__ = called")
+            "def called(self, positions, hidden_states, *given, **named):\n"
+            "    return self.forward(positions, hidden_states * 2, *given, **named)\n\n\n"
+            f"{block}.__call__ = called"
         ),
         "torch shadowed": end(
-            ("class torch:\n" "    Tensor = object\n" "    no_grad = staticmethod(lambda *given: given[0] if given else (lambda each: each))")
+            "class torch:\n"
+            "    Tensor = object\n"
+            "    no_grad = staticmethod(lambda *given: given[0] if given else (lambda each: each))"
         ),
         "layers turned in a helper": lambda text: re.sub(
             rf"(class {backbone}\(.*?\n        self\.layers_to_capture = \[\]\n)",
@@ -71,7 +91,10 @@ def changes_around(backbone: str) -> dict[str, Change]:
             flags=re.S,
         ),
         "layers turned outside": end(
-            (f"def begin(self, config, *given, made={backbone}.__init__, **named):\n" "    made(self, config, *given, **named)\n" "    self.layers.reverse()\n\n\n" f"{backbone}.__init__ = begin")
+            f"def begin(self, config, *given, made={backbone}.__init__, **named):\n"
+            "    made(self, config, *given, **named)\n"
+            "    self.layers.reverse()\n\n\n"
+            f"{backbone}.__init__ = begin"
         ),
         "hidden in an attribute of the head": _of_head(
             backbone,
@@ -79,12 +102,21 @@ def changes_around(backbone: str) -> dict[str, Change]:
         ),
         "head hands on another": _of_head(
             backbone,
-            ("hidden_states, aux_hidden_states = hidden_states\n" "aux_hidden_states = [hidden_states for _ in aux_hidden_states]"),
+            (
+                "hidden_states, aux_hidden_states = hidden_states\n"
+                "aux_hidden_states = [hidden_states for _ in aux_hidden_states]"
+            ),
         ),
         "class decorated": both(
             lines(
                 rf"class {backbone}\(",
-                (f"{turn}\n\n\n" "def turning(kind):\n" "    kind.forward = turned(kind.forward)\n" "    return kind\n\n\n" "@turning"),
+                (
+                    f"{turn}\n\n\n"
+                    "def turning(kind):\n"
+                    "    kind.forward = turned(kind.forward)\n"
+                    "    return kind\n\n\n"
+                    "@turning"
+                ),
             )
         ),
         "layers turned at the end of init": lambda text: re.sub(

@@ -50,7 +50,7 @@ VALUES = {
     "residual twice": "residual + residual",
     "sum where there is a residual, under another test": "hidden_states + residual if i > 2 else hidden_states",
     "the other way round": "hidden_states if residual is not None else hidden_states + residual",
-    "under a test that is always true": "hidden_states + residual if not residual is None or True else hidden_states.mul_(2)",
+    "under a test that is always true": "hidden_states + residual if residual is not None or 1 else hidden_states * 2",
     "walrus": "(hidden_states := hidden_states + residual)",
     "walrus over the residual": "hidden_states + (residual := residual * 2)",
     "in a list": "[hidden_states + residual]",
@@ -270,7 +270,8 @@ MEMBERS = {
     ),
     "setattr overridden": (
         "def __setattr__(self, name, value):\n"
-        "    object.__setattr__(self, name, [each + 1 for each in value] if name == 'layers_to_capture' and value else value)"
+        "    shift = name == 'layers_to_capture'\n"
+        "    object.__setattr__(self, name, [each + 1 for each in value] if shift else value)"
     ),
     "getattribute overridden": (
         "def __getattribute__(self, name):\n"

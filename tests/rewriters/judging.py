@@ -1,4 +1,4 @@
-"""Judge mutations: patch the changed tree, run the model that was patched, and compare what arrives with what is meant."""
+"""Judge mutations: patch the changed tree, run what was patched, and compare what arrives with what is meant."""
 
 import json
 import subprocess

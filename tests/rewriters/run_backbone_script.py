@@ -7,6 +7,7 @@ of a stage, is compared with what entered the blocks. Prints for each job the fi
 
 import builtins
 import functools
+import inspect
 import json
 import signal
 import sys
@@ -37,8 +38,10 @@ from auxtap.tests.rewriters.tiny_models import (
 
 LIMIT_S = 10
 BROKEN = "does not run at all"
-REAL = ("__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools")
-REAL = (*REAL, "operator", "typing", "types")
+REAL = (
+    "__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum",
+    "functools", "itertools", "operator", "typing", "types",
+)  # fmt: skip
 
 
 world: World
@@ -149,7 +152,7 @@ def boundary(norm: TinyNorm) -> typing.Any:
         batch.residual_stream = Stream(tensors["residual"], tensors["hidden_states"])
         return tensors["hidden_states"]
 
-    vars(made).update(_select=select, _prepare=enter, prepare=prepare, from_pp=from_pp, input_on_attn_tp_slices=False)
+    vars(made).update(_select=select, _prepare=enter, prepare=prepare, from_pp=from_pp, plan=Loose())
     vars(made).update(exit=Exit, finish=lambda state, batch: Exit(batch).finish(state))
     return made
 
@@ -258,7 +261,9 @@ def first_state(rows: int) -> tiny.Tensor:
 
 def make_block(kind: typing.Any) -> None:
     """Have a class of the tree make blocks of tiny parts, which note what they are given."""
-    kind.parameters = ("positions", "hidden_states", "forward_batch", "residual")
+    own = tuple(inspect.signature(kind.forward).parameters)[1:]
+    # One that was put in the forward's place may take anything.
+    kind.parameters = own if "forward_batch" in own else ("positions", "hidden_states", "forward_batch", "residual")
     if "forward" in vars(kind):
         kind.forward = recorded(vars(kind)["forward"])
     kind.__call__ = recorded(kind.__call__)
@@ -313,9 +318,6 @@ def run_forward(head: typing.Any, rows: int, mode: str, embeds: bool) -> None:
 
 class Gate:
     """What the gate gives while the tap is on."""
-
-    def __init__(self, own: tuple[int, ...]) -> None:
-        self.own, self.collected = own, {}
 
     def stage(self, backbone: typing.Any, states: typing.Any, batch: typing.Any) -> None:
         if not world.group.is_last_rank:
@@ -375,11 +377,11 @@ def run_job(job: dict[str, typing.Any], *, armed: bool) -> str:
                 continue
             try:
                 found = arming.find_backbone(head)
-                config = types.SimpleNamespace(layers=layers)
+                config: typing.Any = types.SimpleNamespace(layers=layers)
                 own = arming.arm_backbone(found, config, N_LAYERS, size)
             except RefusedError as error:
                 return f"refused at start: {error}"
-            module.__dict__["_auxtap"] = Gate(own)
+            module.__dict__["_auxtap"] = Gate()
             # Twice, so that what one forward leaves behind is seen in the next.
             for _ in range(2):
                 run_forward(head, rows, mode, other)

@@ -15,15 +15,16 @@ from auxtap.tests.rewriters.judging import Outcome, judge, judge_trees, without_
 from auxtap.tests.rewriters.mutations import HARMLESS, MODELS, Mutation, all_mutations
 from auxtap.tests.tracer.releases import release_tree
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 PAGE = Path(__file__).resolve().parents[2] / "docs/drift.md"
 FEW, ALL = ("0.5.9", "0.5.23"), ("0.5.9", "0.5.14", "0.5.17", "0.5.23")
 _HEAD = f"""{TITLE}
 Changes of what is captured, done by program to the models of four releases: by value, order, place, condition and
-storage (`tests/rewriters/mutations.py`). Each changed tree is patched, and the model that was patched runs on tiny tensors that alias and change in
-place as real ones do, its layers chosen by the tap itself: all, some and one, on one pipeline stage and on two, in two
-forwards each. What reaches the logits processor (or the tap at the exit of a stage) is compared with what entered each
-block. No change after which these differ may be captured; what is refused runs as well, as if it were captured.
+storage (`tests/rewriters/mutations.py`). Each changed tree is patched, and the model that was patched runs on tiny
+tensors that alias and change in place as real ones do, its layers chosen by the tap itself: all, some and one, on one
+pipeline stage and on two, in two forwards each. What reaches the logits processor (or the tap at the exit of a stage)
+is compared with what entered each block. No change after which these differ may be captured; what is refused runs as
+well, as if it were captured.
 
 | change | of | where | patch | run |
 | --- | --- | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Stand-ins for what a model of SGLang is made of and runs in, on tiny tensors; used by `run_backbone_script.py` only."""
+"""Stand-ins for what a model of SGLang is made of and runs in, on tiny tensors; for `run_backbone_script.py`."""
 
 import types
 import typing
@@ -69,6 +69,8 @@ class Module:
     def __init__(self, *_: typing.Any, **__: typing.Any) -> None:
         return None
 
+    forward: typing.Any
+
     def __call__(self, *given: typing.Any, **named: typing.Any) -> typing.Any:
         return self.forward(*given, **named)
 
@@ -94,7 +96,8 @@ class ModuleList(list[typing.Any], Module):
         found = list.__getitem__(self, key)
         return ModuleList(found) if isinstance(key, slice) else found
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
 
 
 class TinyNorm(Module):
@@ -151,7 +154,7 @@ class Batch:
     """A ForwardBatch of a prefill."""
 
     def __init__(self, mode: str) -> None:
-        self.residual_stream = None
+        self.residual_stream: typing.Any = None
         self.can_run_tbo = False
         self.forward_mode = Mode(mode)
         self.aux_hidden_states_buffer = None
@@ -235,4 +238,4 @@ class Loose(types.SimpleNamespace):
 
 def gathered(state: tiny.Tensor, dim: int = 0) -> tiny.Tensor:
     """Gather over two ranks; what the other holds differs by a number."""
-    return tiny.cat([state, state + np.float32(1000)], dim=dim)
+    return tiny.cat([state, state.add(np.float32(1000))], dim=dim)

@@ -16,6 +16,11 @@ Array = np.ndarray[typing.Any, typing.Any]
 class Tensor:
     """An array with the part of torch's interface that forwards and their drifts use."""
 
+    # Made below, with their counterparts in place.
+    add: typing.Any
+    __add__: typing.Any
+    __mul__: typing.Any
+
     def __init__(self, array: Array) -> None:
         self.array = array
         self.device = "cpu"
@@ -46,7 +51,7 @@ class Tensor:
     data = property(detach)
     contiguous = detach
 
-    def view(self, *shape: int) -> "Tensor":
+    def view(self, *shape: typing.Any) -> "Tensor":
         return Tensor(self.array.reshape(shape[0] if isinstance(shape[0], tuple) else shape))
 
     reshape = view

@@ -8,7 +8,7 @@ from auxtap.tests.tracer.releases import all_releases, release_tree
 from auxtap.tracer.reading.trees import Readings
 from auxtap.tracer.tracing import trace_tree
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 # A class with one of these runs the blocks: others only hold the list, or are handed a collector.
 _RUNNING = ("layer_test", "accumulator_init", "collector_hand_in", "boundary_hand_in")
 
