@@ -1,5 +1,10 @@
-"""Which rewriters a capture patch is made of."""
+"""Which rewriters a capture patch is made of.
 
+A module of `places/` with a `STATEMENT` has a statement that is not a model file's; it is found by being there.
+"""
+
+import importlib
+import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -7,16 +12,12 @@ from typing import Protocol
 
 from auxtap.core.errors import UsageError
 from auxtap.core.source_tree import MODELS_ROOT
-from auxtap.rewriters.places.arm import ArmRewriter
-from auxtap.rewriters.places.attach import AttachRewriter
+from auxtap.rewriters import places
 from auxtap.rewriters.places.gate import GateRewriter
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.rewriters.places.loop import LoopRewriter, LoopStageRewriter
-from auxtap.rewriters.places.note import NoteRewriter
-from auxtap.rewriters.places.rank import RankRewriter
 from auxtap.rewriters.places.stage import StageRewriter
 from auxtap.rewriters.places.syntax import ParsedTree
-from auxtap.rewriters.places.tap import TapRewriter
 
 ALL_MODELS = "all"
 # Names that are not those of a file below models/. Kimi-K2.5 wraps DeepSeek's backbone.
@@ -46,6 +47,13 @@ class Rewriter(Protocol):
         Raises:
             PatchError: the anchor does not stand exactly once.
         """
+
+
+class StatementRewriter(Rewriter, Protocol):
+    """One whose file is not a model's."""
+
+    def is_needed(self, files: ParsedTree) -> bool:
+        """Tell whether the tree has the place, and the patch has to have its statement."""
 
 
 def parse_models(text: str) -> tuple[str, ...]:
@@ -123,11 +131,16 @@ def _loop_rewriters(path: PurePosixPath, files: ParsedTree) -> list[Rewriter]:
 
 
 def statement_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:
-    """Return the rewriters of the statements for `models`: three to five for every model, then the model files'."""
-    note, rank = NoteRewriter(), RankRewriter()
-    ranks = (rank,) if rank.is_needed(files) else ()
-    attach = () if note.lists_requests(files) else (AttachRewriter(),)
-    return (*ranks, ArmRewriter(), note, *attach, TapRewriter(), *model_rewriters(models, files))
+    """Return the rewriters of the statements for `models`: those of every model that the tree needs, then the model
+    files'."""
+    needed = (rewriter for rewriter in _of_every_model() if rewriter.is_needed(files))
+    return (*needed, *model_rewriters(models, files))
+
+
+def _of_every_model() -> tuple[StatementRewriter, ...]:
+    names = sorted(module.name for module in pkgutil.iter_modules(places.__path__))
+    modules = (importlib.import_module(f"{places.__name__}.{name}") for name in names)
+    return tuple(module.STATEMENT() for module in modules if hasattr(module, "STATEMENT"))
 
 
 def all_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:

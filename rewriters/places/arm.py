@@ -26,6 +26,10 @@ class ArmRewriter:
     path: PurePosixPath = SRT_ROOT / "model_executor/model_runner.py"
     kind: str = "arm"
 
+    def is_needed(self, files: ParsedTree) -> bool:
+        """Tell that every tree needs it."""
+        return True
+
     def propose(self, files: ParsedTree) -> Insertion:
         """Return the place before the one statement of the runner that sets the layers of a draft model.
 
@@ -80,6 +84,9 @@ class ArmRewriter:
         call = f".{name}(".encode()
         if not any(call in data for data in files.files.values()):
             raise parsed.refuse(self.kind, scope, f"a call of {name}", "found none in the tree")
+
+
+STATEMENT = ArmRewriter
 
 
 _Form = Callable[[Statement, str], str]

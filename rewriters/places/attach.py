@@ -8,6 +8,7 @@ from libcst import matchers as m
 
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.places.insertion import Insertion, guarded_call
+from auxtap.rewriters.places.note import BATCH_CLASSES, NoteRewriter
 from auxtap.rewriters.places.syntax import ParsedTree, Statement, parameters
 
 _CONVERT = "get_model_worker_batch"
@@ -21,6 +22,11 @@ class AttachRewriter:
     path: PurePosixPath = SRT_ROOT / "managers/scheduler.py"
     kind: str = "attach"
     scope: str = "Scheduler.run_batch"
+
+    def is_needed(self, files: ParsedTree) -> bool:
+        """Tell whether the worker's batch, if it is one that is known, does not list its requests."""
+        note = NoteRewriter()
+        return note.batch_class(files) in BATCH_CLASSES and not note.lists_requests(files)
 
     def propose(self, files: ParsedTree) -> Insertion:
         """Return the place after `<name> = <batch>.get_model_worker_batch()` within the test for generation.
@@ -46,6 +52,9 @@ class AttachRewriter:
         statement = parsed.single(self.kind, self.scope, anchor, found, body)
         text = guarded_call("attach", _made_name(statement), batch)
         return parsed.insert_after(statement, kind=self.kind, scope=self.scope, anchor=f"after {anchor}", text=text)
+
+
+STATEMENT = AttachRewriter
 
 
 def _made_name(statement: Statement) -> str:

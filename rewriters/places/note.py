@@ -24,6 +24,10 @@ class NoteRewriter:
     kind: str = "note"
     scope: str = "ForwardBatch.init_new"
 
+    def is_needed(self, files: ParsedTree) -> bool:
+        """Tell that every tree needs it."""
+        return True
+
     def propose(self, files: ParsedTree) -> Insertion:
         """Return the place after `<name> = cls(...)`.
 
@@ -65,6 +69,9 @@ class NoteRewriter:
         if len(listed) < 2:
             raise parsed.refuse(self.kind, self.scope, "parameters for the class and the batch", f"found {len(listed)}")
         return listed[0].name, listed[1]
+
+
+STATEMENT = NoteRewriter
 
 
 def _made_name(statement: Statement) -> str:

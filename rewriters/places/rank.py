@@ -47,3 +47,6 @@ class RankRewriter:
         first = parsed.single(self.kind, self.scope, anchor, body[:1], body)
         call = guarded_call("rank", parameters(function)[0].name, _RANK)
         return parsed.insert_before(first, kind=self.kind, scope=self.scope, anchor=f"before {anchor}", text=call)
+
+
+STATEMENT = RankRewriter

@@ -21,6 +21,10 @@ class TapRewriter:
     kind: str = "tap"
     scope: str = "LogitsProcessor.forward"
 
+    def is_needed(self, files: ParsedTree) -> bool:
+        """Tell that every tree needs it."""
+        return True
+
     def propose(self, files: ParsedTree) -> Insertion:
         """Return the place before the test whether the metadata is a forward batch.
 
@@ -59,6 +63,9 @@ class TapRewriter:
         if before:
             found = f"found other statements before it, from line {parsed.first_line(before[0])}"
             raise parsed.refuse(self.kind, self.scope, f"{anchor} as the first statement", found)
+
+
+STATEMENT = TapRewriter
 
 
 def _tested_name(statement: Statement) -> str:

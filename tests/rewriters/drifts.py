@@ -314,6 +314,8 @@ VALUE_DRIFTS = (
         refused="has no get_pp_group",
     ),
 )
+# Begins the part of the page that `test_mutations.py` holds.
+TITLE = "\n## Values\n"
 _PAGE_HEAD = """# Drift, and what becomes of the patch
 
 What later releases may do to the places that a patch hangs on, done by program to real ones. The patch is written anew

@@ -10,6 +10,7 @@ from auxtap.core.source_tree import SourceTree
 from auxtap.tests.rewriters.drifts import (
     DRIFTS,
     RELEASES,
+    TITLE,
     VALUE_DRIFTS,
     Drift,
     drift_page,
@@ -44,6 +45,8 @@ def test_a_value_that_is_gone_or_comes_from_elsewhere_is_seen(
 
 
 def test_the_page_lists_every_drift_and_its_outcome() -> None:
+    places, title, values = PAGE.read_text().partition(TITLE)
     if os.environ.get("AUXTAP_WRITE_FIXTURES"):
-        PAGE.write_text(drift_page())
-    assert PAGE.read_text() == drift_page()
+        PAGE.write_text(drift_page() + title + values)
+        places = drift_page()
+    assert places == drift_page()
