@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from auxtap.checkout.record import AppliedWorktree, absolute_path, read_applied, write_applied
 from auxtap.checkout.repository import GitError, git_line, git_succeeds, run_git
-from auxtap.checkout.source import Source
+from auxtap.checkout.source import Source, describe_changes
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import sha256_bytes, sha256_file
 from auxtap.core.source_tree import PACKAGE_ROOT
@@ -49,9 +49,11 @@ def apply_patch(source: Source, patch_set: PatchSet, worktree: Path) -> AppliedW
     branch are removed again.
 
     Raises:
-        WorktreeError: `worktree` exists, git refuses, or the bytes on disk are not those that were expected.
+        WorktreeError: `worktree` exists, the source is no commit's, git refuses, or the bytes on disk are not those
+            that were expected.
     """
     worktree = require_free(worktree)
+    require_committed(source)
     if worktree.is_relative_to(source.repository.resolve() / ".git"):
         raise WorktreeError(f"{worktree} lies inside a repository's .git", hint="name a folder elsewhere")
     try:
@@ -71,6 +73,19 @@ def apply_patch(source: Source, patch_set: PatchSet, worktree: Path) -> AppliedW
     except OSError as error:
         where = error.filename or worktree
         raise WorktreeError(f"cannot write {where}: {error.strerror}", hint="nothing was left behind") from None
+
+
+def require_committed(source: Source) -> None:
+    """Refuse a checkout that is on disk not as it was committed: a worktree would hold other files than were read.
+
+    Raises:
+        WorktreeError: it is one; names the files.
+    """
+    if source.tree.changed:
+        raise WorktreeError(
+            f"{source.checkout}: {describe_changes(source.tree.changed, source.tree.commit)}; a worktree is a commit's",
+            hint=f"commit or stash them first, or apply the commit as it is: {source.checkout}@HEAD",
+        )
 
 
 def require_free(worktree: Path) -> Path:

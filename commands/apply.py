@@ -10,12 +10,17 @@ from auxtap.commands.patching import DEFAULT_LAYERS, DEFAULT_MODELS, LAYERS_HELP
 from auxtap.core.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from auxtap.checkout.inplace import PatchedPackage
     from auxtap.checkout.record import AppliedWorktree
+    from auxtap.checkout.source import Source
+    from auxtap.commands.patching import Wanted
     from auxtap.verification.proof.proved import ProvedPatch
 
 
 def apply(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="SGLang tree: PATH, PATH@REF, an installed package, or pypi:0.5.9.")],
     worktree: Annotated[Path | None, typer.Option(help="Folder for the worktree; it must not exist yet.")] = None,
     in_place: Annotated[
@@ -26,21 +31,23 @@ def apply(
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Apply the proved capture patch to a git worktree of its own, or to an installed package."""
-    from auxtap.checkout.worktree import apply_patch, require_free
+    from auxtap.checkout.worktree import apply_patch, require_committed, require_free
+    from auxtap.commands import patching
     from auxtap.commands.views import console, patch_view
 
+    wanted = patching.wanted(context, model, layers, "; nothing was applied")
     if in_place:
         if worktree is not None:
             raise UsageError(
                 "--worktree and --in-place exclude each other",
                 hint="a checkout or release gets a worktree, an installed package is patched in place",
             )
-        _apply_in_place(source, layers, model, json_output=json_output)
+        _apply_in_place(source, wanted, json_output=json_output)
         return
     if worktree is None:
         raise UsageError("where to? --worktree is missing", hint="or --in-place, for an installed package")
     require_free(worktree)
-    proved = _proved(source, layers, model)
+    proved = _proved(source, wanted, require_committed)
     applied = apply_patch(proved.source, proved.patch_set, worktree)
     if json_output:
         console.emit_json(_record(applied))
@@ -49,10 +56,10 @@ def apply(
     console.say(f"next: auxtap serve --worktree {applied.path} --model-path MODEL")
 
 
-def _proved(source: str, layers: str, model: str) -> "ProvedPatch":
+def _proved(source: str, wanted: "Wanted", ready: "Callable[[Source], None]" = lambda source: None) -> "ProvedPatch":
     from auxtap.commands import patching
 
-    proved = patching.prove_source(source, layers, model)
+    proved = patching.prove_source(source, wanted, ready)
     if not proved.proof.holds:
         names = [verdict.check for verdict in proved.proof.rejected]
         raise CheckFailedError(
@@ -61,14 +68,14 @@ def _proved(source: str, layers: str, model: str) -> "ProvedPatch":
     return proved
 
 
-def _apply_in_place(source: str, layers: str, model: str, *, json_output: bool) -> None:
+def _apply_in_place(source: str, wanted: "Wanted", *, json_output: bool) -> None:
     from auxtap.checkout.inplace import package_folder, patch_package
     from auxtap.checkout.releases import PYPI_PREFIX
     from auxtap.checkout.source import open_source
     from auxtap.commands.views import console, patch_view
 
     package = package_folder(Path(source))
-    proved = _proved(str(package), layers, model)
+    proved = _proved(str(package), wanted)
     released = open_source(f"{PYPI_PREFIX}{proved.source.tree.release}", cache_layout(), console.say).tree
     patched = patch_package(proved.source, proved.patch_set, package, released)
     if json_output:

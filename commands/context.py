@@ -58,7 +58,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     if layers[0] < 1:
         raise UsageError(
             f"capture index {layers[0]} cannot be captured: index i is the state that enters decoder block i",
-            hint="indices begin at 1; draft-config id v is capture index v + 1",
+            hint="indices begin at 1; auxtap patch shows the draft-config ids of each class for them",
         )
     if len(set(layers)) != len(layers):
         raise UsageError(f"a capture index is named twice: {text!r}", hint="name each capture index once")

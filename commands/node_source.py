@@ -45,12 +45,17 @@ def make_patch(profile: "NodeProfile", models: str) -> "NodePatch":
 
     Raises:
         CheckFailedError: a check of the patch answered no.
+        PatchError: nothing of a model that was named can be captured.
     """
     from auxtap.commands import patching
+    from auxtap.commands.context import parse_layers
     from auxtap.core.files import sha256_bytes
     from auxtap.node.patch import NodePatch
+    from auxtap.rewriters.patch.registry import parse_models
 
-    proved = patching.prove_source(profile.patch_source, patching.DEFAULT_LAYERS, models)
+    named = models != patching.DEFAULT_MODELS
+    wanted = patching.Wanted(parse_models(models), parse_layers(patching.DEFAULT_LAYERS), named, "; nothing was sent")
+    proved = patching.prove_source(profile.patch_source, wanted)
     if not proved.proof.holds:
         names = [verdict.check for verdict in proved.proof.rejected]
         raise CheckFailedError(

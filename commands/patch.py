@@ -10,6 +10,7 @@ from auxtap.core.errors import CheckFailedError
 
 
 def patch(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="SGLang tree: PATH, PATH@REF, an installed package, or pypi:0.5.9.")],
     layers: Annotated[str, typer.Option(help=LAYERS_HELP)] = DEFAULT_LAYERS,
     model: Annotated[str, typer.Option(help=MODELS_HELP)] = DEFAULT_MODELS,
@@ -28,7 +29,7 @@ def patch(
     from auxtap.commands import patching
     from auxtap.commands.views import console, patch_view
 
-    proved = patching.prove_source(source, layers, model)
+    proved = patching.prove_source(source, patching.wanted(context, model, layers, "; nothing was written"))
     checks = patching.check_rows(proved.proof)
     record = patching.patch_record(proved)
     if proved.proof.holds:
@@ -43,6 +44,7 @@ def patch(
             *diff,
             patch_view.insertions_table(patching.insertion_rows(proved.patch_set.plan)),
             patch_view.decisions_table(patching.decision_rows(proved.patch_set.plan)),
+            patch_view.ids_table(patching.ids_rows(proved.patch_set.plan)),
             patch_view.checks_table(checks),
             patch_view.summary_table(patching.patch_row(proved), checks),
         )

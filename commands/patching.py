@@ -1,13 +1,16 @@
 """What the commands about patches have in common: options, opening, rows and records."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from auxtap.commands.context import cache_layout, parse_layers
 
 if TYPE_CHECKING:
-    from auxtap.commands.views.patch_view import CheckRow, DecisionRow, InsertionRow, PatchRow
+    from auxtap.checkout.source import Source
+    from auxtap.commands.views.patch_view import CheckRow, DecisionRow, IdsRow, InsertionRow, PatchRow
     from auxtap.rewriters.patch.plan import CapturePlan
     from auxtap.verification.proof.proof_level import ProofLevel
     from auxtap.verification.proof.proved import ProvedPatch
@@ -19,24 +22,71 @@ LAYERS_HELP = "Capture indices that a server taps by default; the patch itself n
 MODELS_HELP = "Models whose pipeline stages are tapped: names of files below models/, or all."
 
 
-def prove_source(source: str, layers: str, model: str) -> "ProvedPatch":
-    """Open a source, write its patch and judge it."""
+@dataclass(frozen=True)
+class Wanted:
+    """The models and layers that a command was asked for.
+
+    `named` tells whether a person said which models, on the command line, in the environment or in `auxtap.toml`; what
+    is not done when nothing of one of those can be captured is the `consequence`.
+    """
+
+    models: tuple[str, ...]
+    layers: tuple[int, ...]
+    named: bool
+    consequence: str
+
+
+def wanted(context: typer.Context, model: str, layers: str, consequence: str) -> Wanted:
+    """Read --model and --layers.
+
+    Raises:
+        UsageError: one of them is no list of models or of capture indices.
+    """
+    from auxtap.rewriters.patch.registry import parse_models
+
+    source = context.get_parameter_source("model")
+    named = source is not None and source.name != "DEFAULT"
+    return Wanted(parse_models(model), parse_layers(layers), named, consequence)
+
+
+def prove_source(source: str, wanted: Wanted, ready: "Callable[[Source], None]" = lambda source: None) -> "ProvedPatch":
+    """Open a source, have `ready` look at it, write its patch and judge it.
+
+    Raises:
+        PatchError: nothing of a model that was named can be captured.
+    """
     from auxtap.checkout.source import open_source
     from auxtap.commands.views.console import say
-    from auxtap.rewriters.patch.registry import model_files, parse_models
+    from auxtap.rewriters.patch.registry import model_files
     from auxtap.rewriters.places.syntax import ParsedTree
     from auxtap.tracer.reading.trees import Readings
     from auxtap.verification.proof.proved import prove_patch
 
-    indices, models = parse_layers(layers), parse_models(model)
     layout = cache_layout()
     opened = open_source(source, layout, say)
-    model_files(models, ParsedTree(opened.tree))
+    ready(opened)
+    model_files(wanted.models, ParsedTree(opened.tree))
     say(f"writing and proving the patch for SGLang {opened.tree.release} ({len(opened.tree.files)} files)")
-    proved = prove_patch(opened, models, indices, Readings(layout.readings))
+    proved = prove_patch(opened, wanted.models, wanted.layers, Readings(layout.readings))
+    check_models(proved, wanted)
     if proved.level.level != "engine-proved":
         say(f"this patch has a static proof only: {proved.level.why}")
     return proved
+
+
+def check_models(proved: "ProvedPatch", wanted: Wanted) -> None:
+    """Say which classes of the models the patch refuses.
+
+    Raises:
+        PatchError: nothing of a model that was named can be captured.
+    """
+    from auxtap.commands.views.console import say
+    from auxtap.rewriters.patch.named_models import require_captured
+
+    if wanted.named:
+        require_captured(proved.refused, proved.source.tree.release, wanted.consequence)
+    for refused in proved.refused.classes:
+        say(f"a server with this patch refuses {refused}")
 
 
 def check_rows(proof: "Proof") -> "list[CheckRow]":
@@ -63,6 +113,21 @@ def decision_rows(plan: "CapturePlan") -> "list[DecisionRow]":
     from auxtap.commands.views.patch_view import DecisionRow
 
     return [DecisionRow(decision.hazard, decision.verdict, " ".join(decision.flags)) for decision in plan.decisions]
+
+
+def ids_rows(plan: "CapturePlan") -> "list[IdsRow]":
+    """Return the draft-config ids of the default layers, for the classes in the files of the patch's models."""
+    from auxtap.commands.views.patch_view import IdsRow
+    from auxtap.core.draft_ids import find_draft_ids
+    from auxtap.rewriters.patch.registry import ALIASES, ALL_MODELS
+
+    stems = {*plan.models, *(ALIASES.get(name, name) for name in plan.models)}
+    classes: dict[tuple[str, tuple[int, ...] | None], list[str]] = {}
+    for setter in plan.setters:
+        if setter.file.stem in stems or ALL_MODELS in stems:
+            ids = find_draft_ids(plan.layers, setter.rules, None)
+            classes.setdefault((setter.name, ids), []).append(setter.model)
+    return [IdsRow(name, ids, tuple(names)) for (name, ids), names in classes.items()]
 
 
 def patch_row(proved: "ProvedPatch") -> "PatchRow":
@@ -100,6 +165,8 @@ def proof_record(proof: "Proof") -> dict[str, Any]:
 
 def patch_record(proved: "ProvedPatch") -> dict[str, Any]:
     """Return a patch and its proof as JSON."""
+    from auxtap.rewriters.patch.manifest import draft_ids_by_class
+
     row = patch_row(proved)
     return {
         "release": row.release,
@@ -108,6 +175,8 @@ def patch_record(proved: "ProvedPatch") -> dict[str, Any]:
         "source_digest": proved.source.digest,
         "models": list(row.models),
         "layers": list(row.layers),
+        "refused": [{**asdict(each), "file": str(each.file)} for each in proved.refused.classes],
+        "draft_config_ids": draft_ids_by_class(proved.patch_set.plan),
         "files": [str(path) for path in proved.patch_set.plan.touched],
         "inserted_lines": row.n_inserted,
         "removed_lines": 0,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from auxtap.commands.fork import TABLE, read_fork
 from auxtap.core.errors import UsageError
 
 FILE_NAME = "auxtap.toml"
@@ -21,10 +22,11 @@ _NOT_SETTABLE = ("help", "json", "version")
 
 @dataclass(frozen=True)
 class Settings:
-    """A configuration file that was read; `path` None when there is none."""
+    """A configuration file that was read; `path` None when there is none. `fork` are names with their kinds."""
 
     path: Path | None = None
     cache: str | None = None
+    fork: Mapping[str, str] = field(default_factory=dict, hash=False)
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -82,7 +84,8 @@ def read_settings(path: Path | None, group: Any) -> Settings:
     import tomllib
 
     try:
-        values = tomllib.loads(path.read_text())
+        text = path.read_text()
+        values = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(
             f"{path} cannot be read: {error}", hint="auxtap config --help tells what it may hold"
@@ -90,7 +93,8 @@ def read_settings(path: Path | None, group: Any) -> Settings:
     cache_folder = values.pop("cache", None)
     if cache_folder is not None and (not isinstance(cache_folder, str) or not cache_folder.strip()):
         raise UsageError(f"{path}: cache is no folder", hint='cache = "/path/to/a/folder"')
-    return Settings(path, cache_folder, _table(path, (), group, values))
+    fork = read_fork(path, text, values.pop(TABLE)) if TABLE in values else {}
+    return Settings(path, cache_folder, fork, _table(path, (), group, values))
 
 
 def options(group: Any, command: tuple[str, ...] = ()) -> Iterator[OptionPlace]:
@@ -166,7 +170,7 @@ def _table(path: Path, names: tuple[str, ...], group: Any, values: Mapping[str, 
 def _nearest(key: str, names: tuple[str, ...], known: list[str]) -> str:
     from auxtap.node.toml_table import nearest
 
-    meant = nearest(key, known if names else [*known, "cache"])
+    meant = nearest(key, known if names else [*known, "cache", TABLE])
     where = f"[{'.'.join(names)}]" if names else "the file"
     return f"did you mean {meant}?" if meant else f"{where} knows {', '.join(sorted(known))}"
 

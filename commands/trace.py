@@ -11,8 +11,8 @@ from auxtap.commands.context import cache_layout
 from auxtap.core.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
-    from auxtap.tracer.report.cache import TraceCache
     from auxtap.tracer.report.trace_report import TraceReport
+    from auxtap.tracer.source.trace_cache import TraceCache
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ def trace(
     ] = None,
     against: Annotated[str | None, typer.Option(metavar="SOURCE", help="Show what changed since another tree.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what needs attention as SARIF 2.1.0; - is stdout.")
+    ] = None,
     folder: Annotated[
         bool, typer.Option("--folder", help="Take SOURCE as any folder of Python files, and trace all.")
     ] = False,
@@ -69,21 +72,26 @@ def trace(
         raise UsageError("--role shows roles, --hazards-only none", hint="leave one of the two out")
     if against is not None and html is not None:
         raise UsageError("--html shows one tree, --against two", hint="write the page without --against")
+    if sarif is not None and (against is not None or json_output):
+        raise UsageError("--sarif is a report of its own", hint="leave out --json and --against")
     asked = _Asked(models, everything or folder, file, num_layers, folder, fresh)
     report = _report(source, asked)
     if against is not None:
         _show_changes(_report(against, asked), report, json_output=json_output)
     else:
+        narrowed = _narrowed(report, roles, hazards_only=hazards_only)
         if html is not None:
             _write_page(report, html)
-        _show(_narrowed(report, roles, hazards_only=hazards_only), json_output=json_output, quiet=html is not None)
+        if sarif is not None:
+            _write_sarif(narrowed, sarif)
+        _show(narrowed, json_output=json_output, quiet=html is not None or sarif is not None)
     _refuse_unknown(report)
 
 
 def _report(source: str, asked: _Asked) -> "TraceReport":
     """Return the report of a tree: the kept one of its commit where there is one."""
     from auxtap.checkout.identity import known_identity
-    from auxtap.tracer.report.cache import NO_CACHE, TraceCache
+    from auxtap.tracer.source.trace_cache import NO_CACHE, TraceCache
 
     layout = cache_layout()
     cache = NO_CACHE if asked.fresh else TraceCache(layout.root / "traces")
@@ -150,11 +158,30 @@ def _show_changes(old: "TraceReport", new: "TraceReport", *, json_output: bool) 
 
 
 def _write_page(report: "TraceReport", path: Path) -> None:
-    from auxtap.commands.views import console, trace_html
+    from auxtap.commands.views import trace_html
+
+    _write(path, trace_html.page_of(report).encode())
+
+
+def _write_sarif(report: "TraceReport", path: Path) -> None:
+    from auxtap.commands.views import console
+    from auxtap.commands.views.trace_sarif import sarif_of
+    from auxtap.core.files import json_bytes
+    from auxtap.core.version import __version__
+
+    log = sarif_of(report, __version__)
+    if str(path) == "-":
+        console.emit_json(log)
+    else:
+        _write(path, json_bytes(log))
+
+
+def _write(path: Path, data: bytes) -> None:
+    from auxtap.commands.views import console
     from auxtap.core.files import publish_bytes
 
     try:
-        publish_bytes(path, trace_html.page_of(report).encode())
+        publish_bytes(path, data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}", hint="name a file you may write") from None
     console.say(f"wrote {path}")

@@ -14,6 +14,7 @@ from auxtap.core.errors import CheckFailedError, UsageError
 if TYPE_CHECKING:
     from auxtap.checkout.publication import PublishedPatch
     from auxtap.checkout.source import Source
+    from auxtap.commands.patching import Wanted
     from auxtap.verification.engine.engine_report import EngineReport
     from auxtap.verification.static.verdicts import Proof
 
@@ -30,6 +31,7 @@ class _Judged:
 
 
 def verify(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(metavar="PATCH|SOURCE", help="A written patch or its folder, or a source.")],
     source: Annotated[
         str | None, typer.Option(help="The tree that PATCH is for. [default: the release that its manifest names]")
@@ -55,7 +57,7 @@ def verify(
 
     choice = numeric.NumericChoice(engine, matrix, models, settings, record, table)
     choice.check()
-    judged = _judge(target, source, layers, model)
+    judged = _judge(target, source, patching.wanted(context, model, layers, ""))
     proof = judged.proof
     report = _engine_report(judged, choice) if engine and proof.holds else None
     if json_output:
@@ -73,25 +75,33 @@ def verify(
         numeric.check_report(report)
 
 
-def _judge(target: str, source: str | None, layers: str, model: str) -> _Judged:
+def _judge(target: str, source: str | None, wanted: "Wanted") -> _Judged:
     from auxtap.checkout.publication import find_patch, read_published
     from auxtap.commands import patching
     from auxtap.commands.views.console import say
+    from auxtap.rewriters.patch.named_models import require_captured
+    from auxtap.rewriters.patch.plan import plan_capture
+    from auxtap.rewriters.patch.registry import DEFAULT_MODELS
     from auxtap.tracer.reading.trees import Readings
+    from auxtap.verification.proof.proved import refused_models
     from auxtap.verification.static.static import verify_static
 
     files = find_patch(Path(target).expanduser())
     if files is None:
         if source is not None:
             raise UsageError(f"{target} is not a written patch, so --source has no place", hint="leave --source out")
-        proved = patching.prove_source(target, layers, model)
+        proved = patching.prove_source(target, wanted)
         plan = proved.patch_set.plan
         return _Judged(proved.source, plan.models, plan.layers, proved.proof, proved.patch_set.patch)
     published = read_published(files)
     manifest = published.manifest
     opened = _source_of(published, source)
     say(f"proving {files.patch} on SGLang {opened.tree.release} ({opened.tree.origin})")
-    proof = verify_static(opened, published.patch, manifest, Readings(cache_layout().readings))
+    readings = Readings(cache_layout().readings)
+    proof = verify_static(opened, published.patch, manifest, readings)
+    if proof.holds and manifest.models != DEFAULT_MODELS:
+        plan = plan_capture(opened.tree, manifest.models, manifest.layers, readings)
+        require_captured(refused_models(opened.tree, plan), manifest.release, "")
     return _Judged(opened, manifest.models, manifest.layers, proof, published.patch)
 
 

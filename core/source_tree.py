@@ -45,16 +45,18 @@ def _raise(error: OSError) -> None:
 
 @dataclass(frozen=True)
 class SourceTree:
-    """The `.py` files of one SGLang tree at one commit, in upstream's `python/sglang/...` layout.
+    """The `.py` files of one SGLang tree, in upstream's `python/sglang/...` layout.
 
     `release` is the version that the tree says it is (`0.5.9`), `origin` what the person asked for
-    (`pypi:0.5.9`), `commit` the commit that was read, `files` maps repo-relative paths to bytes.
+    (`pypi:0.5.9`), `commit` the commit that was read, `files` maps repo-relative paths to bytes. `changed` are those of
+    a checkout that are on disk, and were read, not as they are in `commit`.
     """
 
     release: str
     origin: str
     commit: str
     files: Mapping[PurePosixPath, bytes]
+    changed: tuple[PurePosixPath, ...] = ()
 
 
 def files_digest(files: Mapping[PurePosixPath, bytes]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import backbones, hazards
+from . import backbones, hazards, protocol
 from .config import RefusedError, TapConfig
 from .protocol import POST_NORM
 from .ranks import parallel_value
@@ -163,10 +163,18 @@ def find_final_norm(backbone: Backbone) -> Any:
     return norm
 
 
+def find_setters(model: Any) -> "protocol.SetterRules":
+    """Return what the setters of the loaded model's class make of a draft model's ids."""
+    return backbones.SETTERS.get(_class_key(type(model)), {})
+
+
 def _key(module: Any) -> str:
     """Return the key of the class that defines a module's forward."""
-    definer = next((kind for kind in type(module).__mro__ if "forward" in kind.__dict__), type(module))
-    return f"{definer.__module__.rpartition('sglang.srt.models.')[2]}.{definer.__name__}"
+    return _class_key(next((kind for kind in type(module).__mro__ if "forward" in kind.__dict__), type(module)))
+
+
+def _class_key(kind: type) -> str:
+    return f"{kind.__module__.rpartition('sglang.srt.models.')[2]}.{kind.__name__}"
 
 
 def arm_backbone(backbone: Backbone, config: TapConfig, num_layers: int, pp_size: int) -> tuple[int, ...]:

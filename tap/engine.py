@@ -225,6 +225,7 @@ def _start(config: TapConfig, stage: Stage, model_runner: Any, ranks: Ranks, *, 
         source_digest=config.source_digest,
         way=config.way,
         final=config.final,
+        setters=arming.find_setters(model_runner.model),
     )
     writer = Writer(spool, name, descriptor.nonce, PendingBudget(config.max_pending_bytes))
     writer.start()

@@ -126,6 +126,9 @@ def stats_name(descriptor: str) -> str:
     return "stats-" + descriptor[len("rank-") :]
 
 
+SetterRules = Mapping[str, Sequence["tuple[int | None, str | None]"]]
+
+
 @dataclass(frozen=True)
 class RankDescriptor:
     """What one writer (attention-TP rank 0 of a stage and DP group) says of itself once, when it is armed.
@@ -133,7 +136,8 @@ class RankDescriptor:
     `layers` are the capture indices that this stage owns, ascending; `all_layers` those of the whole run.
     `has_final` is true on the last stage, and `final` says which final states it takes there. A stage with neither
     writes no parts. `dtype` is safetensors' name. `way` says how the patch of `patch_digest` got into the server: into
-    its files, or by the plugin into its memory.
+    its files, or by the plugin into its memory. `setters` are those of the served class, and what each makes of a draft
+    model's ids: what it adds, by condition.
     """
 
     host: str
@@ -160,6 +164,7 @@ class RankDescriptor:
     way: str = PATCH_WAY
     final: str = POST_NORM
     protocol: int = PROTOCOL_VERSION
+    setters: "SetterRules" = field(default_factory=dict, hash=False)
 
     @property
     def final_tensors(self) -> tuple[str, ...]:
@@ -173,7 +178,8 @@ class RankDescriptor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as it is published."""
-        return {**asdict(self), "layers": list(self.layers), "all_layers": list(self.all_layers)}
+        setters = {name: [list(rule) for rule in rules] for name, rules in self.setters.items()}
+        return {**asdict(self), "layers": list(self.layers), "all_layers": list(self.all_layers), "setters": setters}
 
     @classmethod
     def from_json(cls, value: object) -> "RankDescriptor":
@@ -190,6 +196,7 @@ class RankDescriptor:
             if not isinstance(layers, list) or not all(type(i) is int for i in layers):
                 raise ProtocolError(f"rank descriptor: {key} is not a list of integers")
             record[key] = tuple(layers)
+        record["setters"] = _read_setters(record.get("setters", {}))
         try:
             descriptor = cls(**record)
         except TypeError as error:
@@ -204,6 +211,26 @@ class RankDescriptor:
         if descriptor.final not in FINAL_TENSORS:
             raise ProtocolError(f"rank descriptor: unknown final state {descriptor.final!r}")
         return descriptor
+
+
+def _read_setters(value: object) -> SetterRules:
+    """Read what setters make of ids.
+
+    Raises:
+        ProtocolError: it is of another shape.
+    """
+    if not isinstance(value, dict) or not all(isinstance(rules, list) for rules in value.values()):
+        raise ProtocolError("rank descriptor: setters is no table of rules")
+    read: dict[str, tuple[tuple[int | None, str | None], ...]] = {}
+    for name, rules in value.items():
+        for rule in rules:
+            if not isinstance(rule, list) or [type(item) for item in rule] not in _RULE_TYPES:
+                raise ProtocolError(f"rank descriptor: {name} has a rule that is none: {rule!r}")
+        read[name] = tuple((offset, condition) for offset, condition in rules)
+    return read
+
+
+_RULE_TYPES = [[offset, condition] for offset in (int, type(None)) for condition in (str, type(None))]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from auxtap.tracer.flow.flow_finder import FlowFinder
 from auxtap.tracer.flow.flow_steps import find_delivery
 from auxtap.tracer.flow.layers import find_layer_rules
 from auxtap.tracer.flow.selection import DEFAULT_MODELS, find_file, model_files, surrounding_files
+from auxtap.tracer.flow.setters import DraftSetter, find_setters
 from auxtap.tracer.hazards.hazard_finder import SKIPPING, find_hazards
 from auxtap.tracer.hazards.plugin_way import find_plugin_way
 from auxtap.tracer.reading.trees import read_models
-from auxtap.tracer.report.cache import NO_CACHE, TraceCache
 from auxtap.tracer.report.entries import FileTrace, Mentions
 from auxtap.tracer.report.trace_report import Flow, FlowStep, Hazard, SkippedFile, TraceReport
 from auxtap.tracer.sites.notes import annotate_branches, annotate_sites
@@ -25,6 +25,7 @@ from auxtap.tracer.sites.site_roles import classify_sites
 from auxtap.tracer.source.fragments import SourceFile
 from auxtap.tracer.source.names import may_hold_names
 from auxtap.tracer.source.occurrences import gather_occurrences
+from auxtap.tracer.source.trace_cache import NO_CACHE, TraceCache
 
 
 def trace_file(path: PurePosixPath, data: bytes) -> FileTrace:
@@ -83,6 +84,15 @@ def trace_tree(
         return _trace_tree(_TreeTracer(tree, cache), models, everything, only, num_layers)
 
 
+def trace_setters(tree: SourceTree, cache: TraceCache = NO_CACHE) -> tuple[DraftSetter, ...]:
+    """Return what the setters of every model class make of a draft model's ids."""
+    with collector_paused():
+        tracer = _TreeTracer(tree, cache)
+        flows = tracer.every_flow()
+        traces = [tracer.trace(path) for path in tracer.index.model_files]
+        return find_setters(traces, flows, find_layer_rules(traces, flows, None))
+
+
 def _trace_tree(
     tracer: "_TreeTracer",
     models: Sequence[str],
@@ -104,6 +114,7 @@ def _trace_tree(
         release=tree.release,
         origin=tree.origin,
         commit=tree.commit,
+        changed=tree.changed,
         files=traces,
         flows=tuple(_with_skips(flow, hazards) for flow in flows),
         layer_rules=layer_rules,
@@ -173,7 +184,11 @@ class _TreeTracer:
         files = self.index.tree.files
         asked = sorted(path for path in files if path.is_relative_to(SRT_ROOT)) or sorted(files)
         shown = [path for path in asked if not _is_empty(self.trace(path))]
-        return shown, self._flows_of(self._files_that_may_capture())
+        return shown, self.every_flow()
+
+    def every_flow(self) -> list[Flow]:
+        """Return the flow of every model class that has one."""
+        return self._flows_of(self._files_that_may_capture())
 
     def files_of(self, models: Sequence[str]) -> tuple[list[PurePosixPath], list[Flow]]:
         """Return the files of those models, with those that their flows pass through, and the flows."""

@@ -69,6 +69,15 @@ class ClassRow:
     reason: str
 
 
+@dataclass(frozen=True)
+class IdsRow:
+    """The ids by which setters choose the layers from a draft model's configuration; None where no list does."""
+
+    setter: str
+    ids: tuple[int, ...] | None
+    classes: tuple[str, ...]
+
+
 WIDE = 100
 
 
@@ -104,6 +113,15 @@ def decisions_table(decisions: Sequence[DecisionRow]) -> Table:
     table = _table("hazard", "decision", "server flags")
     for row in decisions:
         table.add_row(row.hazard, row.decision, escape(row.flags))
+    return table
+
+
+def ids_table(rows: Sequence[IdsRow]) -> Table:
+    """Return a table with one line a list of draft-config ids."""
+    table = _table("draft-config ids", "by setter", "of classes")
+    for row in rows:
+        ids = "none gives these layers" if row.ids is None else ", ".join(map(str, row.ids))
+        table.add_row(ids, row.setter, ", ".join(row.classes))
     return table
 
 

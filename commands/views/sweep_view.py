@@ -34,6 +34,7 @@ class ChangeRow:
     what: str
     before: str
     after: str
+    decides: bool
 
 
 def show_sweep(rows: Sequence[SweepRow]) -> None:
@@ -52,15 +53,21 @@ def show_sweep(rows: Sequence[SweepRow]) -> None:
 
 
 def show_upgrade(rows: Sequence[ChangeRow], verdict: str, reason: str) -> None:
-    """Print the differences and the verdict to stdout."""
+    """Print to stdout the verdict, then the differences that it follows from, then all others."""
+    console.out().print(f"[bold]{escape(verdict)}[/]: {escape(reason)}", soft_wrap=True)
+    for heading, decides in (("What decides it", True), ("What differs besides", False)):
+        chosen = [row for row in rows if row.decides is decides]
+        if chosen:
+            console.out().print()
+            console.out().print(heading, style="bold")
+            console.out().print(_changes_table(chosen))
+
+
+def _changes_table(rows: Sequence[ChangeRow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("changed", "what"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("before", overflow="fold")
-    table.add_column("after", overflow="fold")
+    table.add_column("changed", no_wrap=True)
+    for column in ("what", "before", "after"):
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(row.topic, escape(row.what), escape(row.before), escape(row.after))
-    if rows:
-        console.out().print(table)
-        console.out().print()
-    console.out().print(f"[bold]{verdict}[/]: {escape(reason)}", soft_wrap=True)
+    return table

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import PurePosixPath
 
 from auxtap.commands.views.flow_diagram import draw_flow
+from auxtap.commands.views.trace_view import describe_changes
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tracer.flow.steps import step_of
 from auxtap.tracer.report.entries import CaptureSite, FileTrace, StageBranch
@@ -68,8 +69,9 @@ def _head(report: TraceReport) -> Iterator[str]:
     unknown = "bad" if report.n_unknown else "good"
     yield f"<h1>SGLang {escape(report.release)}: the way of the captured hidden states</h1>"
     yield (
-        f'<p class="dim">{escape(report.origin)}, commit <code>{escape(report.commit[:12])}</code>: {n_sites} capture '
-        f"sites and {n_branches} stage branches in {len(report.files)} files, "
+        f'<p class="dim">{escape(report.origin)}, commit <code>{escape(report.commit[:12])}</code>'
+        f"{escape(describe_changes(report))}: {n_sites} capture sites and {n_branches} stage branches "
+        f"in {len(report.files)} files, "
         f'<span class="{unknown}">{report.n_unknown} unknown</span></p>'
     )
 
@@ -121,14 +123,13 @@ def _layer_cells(rule: LayerRule) -> tuple[str, ...]:
     )
     entry = "not known" if rule.shift is None else f"capture index j{f' + {rule.shift}' if rule.shift else ''}"
     indices = rule.resolved or ()
-    drafts = rule.draft_ids or (None,) * len(indices)
     return (
         rule.scope,
         "; ".join(offsets),
         entry,
         rule.default or "none",
         ", ".join(map(str, indices)) or ("-" if rule.default is None else "give --num-layers"),
-        ", ".join("?" if given is None else str(given) for given in drafts),
+        ", ".join("none" if given is None else str(given) for _, given in rule.ids_by_index()),
         ", ".join(f"hidden_states[{index}]" for index in indices),
     )
 

@@ -75,13 +75,23 @@ def show_role(role: Role) -> None:
     out().print(Text(f"{role.name} ({what}, {role.step.value}): {role.explanation}"), soft_wrap=True)
 
 
+def describe_changes(report: TraceReport) -> str:
+    """Say which files were read as they are on disk and not as in the commit; nothing where there are none."""
+    if not report.changed:
+        return ""
+    shown = ", ".join(map(str, report.changed[:3])) + (", ..." if len(report.changed) > 3 else "")
+    return f" and {_count(len(report.changed), 'file')} as on disk: {shown}"
+
+
 def title_of(report: TraceReport) -> Text:
     """Return the line that heads a report."""
     n_sites = sum(len(trace.capture_sites) for trace in report.files)
     n_branches = sum(len(trace.stage_branches) for trace in report.files)
     title = Text()
     title.append(f"SGLang {report.release}", style="bold")
-    title.append(f" ({report.origin}, {report.commit[:12]}): {_count(n_sites, 'capture site')}, ")
+    title.append(
+        f" ({report.origin}, {report.commit[:12]}{describe_changes(report)}): {_count(n_sites, 'capture site')}, "
+    )
     title.append(f"{_count(n_branches, 'stage branch')} in {_count(len(report.files), 'file')}, ")
     title.append(f"{report.n_unknown} unknown", style="bold red" if report.n_unknown else "")
     return title
@@ -176,9 +186,8 @@ def _layer_table(rule: LayerRule, num_layers: int | None) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for heading in ("capture index", "is the input of", "draft-config id", "transformers"):
         table.add_column(heading, justify="right" if heading == "capture index" else "left", overflow="fold")
-    drafts = rule.draft_ids or (None,) * len(rule.resolved or ())
-    for index, given in zip(rule.resolved or (), drafts, strict=True):
-        words = "depends on the list" if given is None else str(given)
+    for index, given in rule.ids_by_index():
+        words = "none" if given is None else str(given)
         table.add_row(str(index), f"block {index}", words, Text(f"hidden_states[{index}]"))
     if rule.resolved is None:
         known = rule.offset is not None and rule.shift is not None

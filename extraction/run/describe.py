@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 
+from auxtap.core.draft_ids import OffsetRule, find_draft_ids
 from auxtap.core.version import __version__
 from auxtap.extraction.datasets.reading import Dataset
 from auxtap.extraction.run.job import ExtractionJob
@@ -14,7 +15,7 @@ from auxtap.extraction.store.manifest import (
     StageStates,
     StoreManifest,
 )
-from auxtap.tap.protocol import INPUT_IDS
+from auxtap.tap.protocol import INPUT_IDS, RankDescriptor
 
 
 def describe_dataset(dataset: Dataset) -> DatasetFacts:
@@ -27,6 +28,12 @@ def describe_dataset(dataset: Dataset) -> DatasetFacts:
         holdout=str(dataset.holdout or ""),
         counts=asdict(dataset.counts),
     )
+
+
+def _draft_ids(head: RankDescriptor) -> dict[str, tuple[int, ...] | None]:
+    """Return which ids make each setter of the served class choose the layers; None where no list of ids does."""
+    rules = {name: [OffsetRule(*rule) for rule in given] for name, given in head.setters.items()}
+    return {name: find_draft_ids(head.all_layers, given, head.num_layers) for name, given in sorted(rules.items())}
 
 
 def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> StoreManifest:
@@ -59,6 +66,7 @@ def describe_run(job: ExtractionJob, topology: Topology, info: ServerInfo) -> St
         dtype=head.dtype,
         final=head.final,
         layers=tuple(sorted(head.all_layers)),
+        draft_ids=_draft_ids(head),
         pp_size=head.pp_size,
         stages=stages,
         dataset=describe_dataset(job.dataset),

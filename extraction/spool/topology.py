@@ -15,10 +15,10 @@ from auxtap.tap.protocol import PartLayout, PartMetadata, ProtocolError, RankDes
 _COMMON = (
     "pp_size", "dp_size", "all_layers", "final", "num_layers", "hidden_size", "vocab_size", "context_length", "dtype",
     "model_class", "model_path", "release", "patch_digest", "source_digest",
-    "way",
+    "way", "setters",
 )  # fmt: skip
 # What the states follow from; the servers of one run may differ in the rest.
-_OF_THE_STATES = tuple(name for name in _COMMON if name not in ("dp_size", "context_length"))
+_OF_THE_STATES = tuple(name for name in _COMMON if name not in ("dp_size", "context_length", "setters"))
 _PAGE_BYTES = 4096
 _RESTART = "restart the server with an empty spool; auxtap serve makes one"
 

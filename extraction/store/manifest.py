@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from auxtap.core.codec import Count, typed
+from auxtap.core.draft_ids import EAGLE3_SETTER
 from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.extraction.datasets.holdout import is_holdout
 from auxtap.tap.protocol import FINAL_TENSORS, PATCH_WAY, WAYS
@@ -68,7 +69,9 @@ class StoreManifest:
 
     `layers` are capture indices, `sessions` counts the runs that wrote into it, `shard` is `number/count` when it
     takes a part of the dataset only, `way` whether the patch of `patch_digest` was in the server's files or, by the
-    plugin, in its memory alone, `final` which final states there are (`FINAL_TENSORS` of the protocol).
+    plugin, in its memory alone, `final` which final states there are (`FINAL_TENSORS` of the protocol). `draft_ids`
+    are the ids by which each setter of the served class would choose the layers, by its name; None for a setter that
+    can be given no such list, and None altogether in a store that does not say.
     """
 
     run: Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}\Z")]
@@ -88,6 +91,7 @@ class StoreManifest:
     server_arguments: Mapping[str, Any] = field(hash=False)
     shard: Annotated[str, Meta(pattern=rf"\A({_SHARD.pattern})?\Z")] = ""
     way: Annotated[str, Meta(pattern=rf"\A({'|'.join(WAYS)})\Z")] = PATCH_WAY
+    draft_ids: Mapping[str, tuple[int, ...] | None] | None = field(default=None, hash=False)
 
     @property
     def n_expected(self) -> int:
@@ -113,13 +117,32 @@ class StoreManifest:
             "dtype": self.dtype,
             "hidden_size": self.model.hidden_size,
             "final": self.final,
-            "layers": [layer_conventions(layer) for layer in self.layers],
+            "layers": list(self._conventions()),
+            **({} if self.draft_ids is None else {"draft_config_ids": self._listed_ids()}),
             "pp_size": self.pp_size,
             "stages": [{"pp": stage.pp, "states": list(stage.states)} for stage in self.stages],
             "dataset": asdict(self.dataset),
             **({"shard": self.shard} if self.shard else {}),
             "server_arguments": dict(self.server_arguments),
         }
+
+    def _listed_ids(self) -> dict[str, list[int] | None]:
+        return {name: None if ids is None else list(ids) for name, ids in (self.draft_ids or {}).items()}
+
+    def _conventions(self) -> Iterator[dict[str, int | None]]:
+        """Name each layer in every convention.
+
+        The input of block i is what block i-1 put out, and transformers' `hidden_states[i]`. Its id in a draft model's
+        configuration is what EAGLE-3's setter of the served class takes for it, None where there is none.
+        """
+        ids = (self.draft_ids or {}).get(EAGLE3_SETTER)
+        for layer, given in zip(self.layers, [None] * len(self.layers) if ids is None else sorted(ids), strict=True):
+            yield {
+                "capture_index": layer,
+                "draft_config_id": given,
+                "transformers_hidden_states": layer,
+                "output_of_layer": layer - 1,
+            }
 
     @classmethod
     def from_json(cls, value: object) -> "StoreManifest":
@@ -135,9 +158,10 @@ class StoreManifest:
             unknown = typed(dict[str, Any], record.get(name)).keys() - {each.name for each in fields(kind)}
             if unknown:
                 raise ValueError(f"{name} has an unknown {min(unknown)}")
-        layers = typed(tuple[dict[str, int], ...], record.get("layers"))
+        layers = typed(tuple[dict[str, int | None], ...], record.get("layers"))
         indices = [layer.get("capture_index") for layer in layers]
-        manifest = typed(cls, {**record, "part_format": record.get("format"), "layers": indices})
+        renamed = {"part_format": record.get("format"), "draft_ids": record.get("draft_config_ids"), "layers": indices}
+        manifest = typed(cls, {**record, **renamed})
         manifest._check(record)
         return manifest
 
@@ -146,7 +170,12 @@ class StoreManifest:
             raise ValueError(f"holdout is {self.dataset.holdout!r}, no share")
         if self.final not in FINAL_TENSORS:
             raise ValueError(f"final is {self.final!r}, none of {', '.join(FINAL_TENSORS)}")
-        if [layer_conventions(layer) for layer in self.layers] != record["layers"]:
+        if any(ids is not None and len(ids) != len(self.layers) for ids in (self.draft_ids or {}).values()):
+            raise ValueError("draft_config_ids are not as many as the layers")
+        # A store of an earlier version says nothing of setters, and its ids are those of a setter that adds one.
+        known = self.draft_ids is not None
+        stated = [layer if known else layer | {"draft_config_id": None} for layer in record["layers"]]
+        if list(self._conventions()) != stated:
             raise ValueError("layers do not agree with their own conventions")
         if record.get("hidden_size") != self.model.hidden_size:
             raise ValueError("hidden_size does not agree with the model's")
@@ -178,21 +207,6 @@ def _show(value: Any) -> str:
     if isinstance(value, StageStates):
         return f"stage {value.pp} {'+'.join(value.states)}"
     return str(value) or "(none)"
-
-
-def layer_conventions(layer: int) -> dict[str, int]:
-    """Name a capture index in every convention.
-
-    The input of block i is what block i-1 put out, transformers' `hidden_states[i]`, and id i-1 for the draft
-    configurations to which the setters of SGLang 0.5.9 add one (models/deepseek_v2.py,
-    DeepseekV2ForCausalLM.set_eagle3_layers_to_capture).
-    """
-    return {
-        "capture_index": layer,
-        "draft_config_id": layer - 1,
-        "transformers_hidden_states": layer,
-        "output_of_layer": layer - 1,
-    }
 
 
 def final_tensors(final: str) -> tuple[str, ...]:

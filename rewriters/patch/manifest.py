@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from auxtap.core.draft_ids import find_draft_ids
 from auxtap.core.errors import PatchError
 from auxtap.core.files import sha256_bytes
 from auxtap.rewriters.patch.diff import PatchSet
+from auxtap.rewriters.patch.plan import CapturePlan
 from auxtap.rewriters.places.insertion import inserted_lines
 from auxtap.tracer.report.readings import ClassFate
 
@@ -64,7 +66,7 @@ def manifest_bytes(
             "source_digest": origin.source_digest,
             "patch_sha256": patch_set.digest,
             "models": list(plan.models),
-            "default_layers": _layers(plan.layers),
+            "default_layers": _layers(plan),
             "files": [
                 {
                     "path": str(change.path),
@@ -125,13 +127,25 @@ def _classes(classes: Sequence[ClassFate]) -> dict[str, object]:
     return {**ways, **reasons}
 
 
-def _layers(layers: Sequence[int]) -> dict[str, object]:
+def _layers(plan: CapturePlan) -> dict[str, object]:
     return {
-        "capture_index": list(layers),
-        "draft_config_id": [layer - 1 for layer in layers],
-        "transformers_hidden_states": list(layers),
+        "capture_index": list(plan.layers),
+        "transformers_hidden_states": list(plan.layers),
+        "draft_config_ids": draft_ids_by_class(plan),
         "meaning": "capture index i is the state that enters decoder block i; final states are the server's to choose",
     }
+
+
+def draft_ids_by_class(plan: CapturePlan) -> dict[str, dict[str, list[int] | None]]:
+    """Return which ids make each setter choose the plan's layers, by class and setter; None where no list does.
+
+    A class has no row when SGLang can be given no ids for it, or when its setters are not understood.
+    """
+    found: dict[str, dict[str, list[int] | None]] = {}
+    for setter in plan.setters:
+        ids = find_draft_ids(plan.layers, setter.rules, None)
+        found.setdefault(setter.model, {})[setter.name] = None if ids is None else list(ids)
+    return found
 
 
 def read_manifest(data: bytes, name: str) -> Manifest:

@@ -9,9 +9,11 @@ from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree, is_below
 from auxtap.rewriters.patch.hazards import HAZARDS_NAME, Decision, decide_hazards, hazard_table
 from auxtap.rewriters.patch.registry import all_rewriters
+from auxtap.rewriters.patch.setters import kept_setters
 from auxtap.rewriters.patch.table import BACKBONES_NAME, backbone_table
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.rewriters.places.syntax import ParsedTree
+from auxtap.tracer.flow.setters import DraftSetter
 from auxtap.tracer.reading.trees import Readings
 from auxtap.tracer.report.readings import NOTHING_READ, ModelReadings
 
@@ -31,7 +33,8 @@ class CapturePlan:
     """What a patch for one tree inserts, adds and decides.
 
     `layers` are the capture indices that a server gets by default; the patch itself names none. `insertions` are
-    in the order of path and line. `models_read` is what the tracer reads of the model files.
+    in the order of path and line. `models_read` is what the tracer reads of the model files, `setters` what the model
+    classes make of a draft model's ids.
     """
 
     release: str
@@ -40,6 +43,7 @@ class CapturePlan:
     insertions: tuple[Insertion, ...]
     new_files: tuple[NewFile, ...]
     decisions: tuple[Decision, ...]
+    setters: tuple[DraftSetter, ...]
     models_read: ModelReadings = NOTHING_READ
 
     @property
@@ -67,22 +71,27 @@ def plan_capture(
             f"{tree.origin} is patched already: it holds {patched[0]}",
             hint="give the tree without the patch, for a checkout PATH@REF with the release's tag",
         )
+    readings = readings or Readings()
     parsed = ParsedTree(tree, readings)
+    setters = kept_setters(tree, readings.folder)
     insertions = [rewriter.propose(parsed) for rewriter in all_rewriters(models, parsed)]
     return CapturePlan(
         release=tree.release,
         models=tuple(models),
         layers=tuple(layers),
         insertions=tuple(sorted(insertions, key=_place)),
-        new_files=_tap_files(parsed.readings, insertions),
+        new_files=_tap_files(parsed.readings, insertions, setters),
         decisions=decide_hazards(tree),
+        setters=setters,
         models_read=parsed.readings,
     )
 
 
-def _tap_files(read: ModelReadings, insertions: Sequence[Insertion]) -> tuple[NewFile, ...]:
+def _tap_files(
+    read: ModelReadings, insertions: Sequence[Insertion], setters: Sequence[DraftSetter]
+) -> tuple[NewFile, ...]:
     """Return the tap with its tables: of the backbones that fit the model files and insertions, and of hazards."""
-    tables = {BACKBONES_NAME: backbone_table(read, insertions), HAZARDS_NAME: hazard_table()}
+    tables = {BACKBONES_NAME: backbone_table(read, insertions, setters), HAZARDS_NAME: hazard_table()}
     return tuple(NewFile(file.path, tables.get(file.path.name, file.data)) for file in read_tap_files())
 
 

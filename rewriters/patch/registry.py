@@ -3,6 +3,7 @@
 A module of `places/` with a `STATEMENT` has a statement that is not a model file's; it is found by being there.
 """
 
+import difflib
 import importlib
 import pkgutil
 import re
@@ -85,9 +86,22 @@ def model_files(models: Sequence[str], files: ParsedTree) -> tuple[PurePosixPath
     if missing:
         raise UsageError(
             f"unknown model {', '.join(missing)}: {files.tree.origin} has no {named[missing[0]]}",
-            hint="auxtap patch --classes SOURCE lists what a release has",
+            hint=_nearest(missing[0], files),
         )
     return tuple(sorted(set(named.values())))
+
+
+def _nearest(name: str, files: ParsedTree) -> str:
+    """Say which models of the tree may be meant: names like this one, or the file of a class of that name."""
+    stems = {path.stem: path for path in files.files if path.parent == MODELS_ROOT}
+    wanted = name.lower().replace("_", "")
+    known = {stem.replace("_", ""): stem for stem in [*ALIASES, *stems]}
+    near = [known[each] for each in difflib.get_close_matches(wanted, known, n=5, cutoff=0.6)]
+    near += [stem for stem in stems if name in stem and stem not in near]
+    head = f"class {name}".encode()
+    near += [stem for stem, path in stems.items() if head in files.files[path].lower() and stem not in near]
+    meant = f"did you mean {', '.join(near[:5])}? " if near else ""
+    return f"{meant}auxtap patch --classes SOURCE lists what a release has"
 
 
 def model_rewriters(models: Sequence[str], files: ParsedTree) -> tuple[Rewriter, ...]:

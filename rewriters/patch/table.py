@@ -1,10 +1,13 @@
-"""The table of backbones that a patch carries: what the tap may arm, and what it must refuse and why."""
+"""The table of backbones that a patch carries: what the tap may arm, what it must refuse and why, and what the setters
+of the model classes make of a draft model's ids.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.rewriters.places.insertion import Insertion
+from auxtap.tracer.flow.setters import DraftSetter
 from auxtap.tracer.report.readings import ModelReadings, Reading
 
 BACKBONES_NAME = "backbones.py"
@@ -21,8 +24,8 @@ def backbone_key(path: PurePosixPath, class_name: str) -> str:
     return f"{'.'.join(module.parts)}.{class_name}"
 
 
-def backbone_table(read: ModelReadings, insertions: Sequence[Insertion]) -> bytes:
-    """Return the table's module; the same readings and insertions always give the same bytes."""
+def backbone_table(read: ModelReadings, insertions: Sequence[Insertion], setters: Sequence[DraftSetter]) -> bytes:
+    """Return the table's module; the same readings, insertions and setters always give the same bytes."""
     staged = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "stage"}
     looped = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "loop"}
     natives, loops = read.usable("native"), read.usable("loop")
@@ -37,6 +40,7 @@ def backbone_table(read: ModelReadings, insertions: Sequence[Insertion]) -> byte
     norms = {_key(each): repr(each.norm) for each in (*natives, *loops) if each.norm is not None}
     marks = {_key(each): repr(each.mark) for each in natives if each.mark}
     tables = {"CAPTURES": captures, "LOOPS": tapped, REFUSED_NAME: refused, "NORMS": norms, "MARKS": marks}
+    tables["SETTERS"] = _setter_rows(setters)
     return (_HEAD + "".join(_table(name, entries) for name, entries in tables.items())).encode()
 
 
@@ -46,6 +50,14 @@ def _place(reading: Reading) -> tuple[PurePosixPath, str]:
 
 def _key(reading: Reading) -> str:
     return backbone_key(*_place(reading))
+
+
+def _setter_rows(setters: Sequence[DraftSetter]) -> dict[str, str]:
+    rules: dict[str, dict[str, tuple[tuple[int | None, str | None], ...]]] = {}
+    for setter in setters:
+        of_class = rules.setdefault(backbone_key(setter.file, setter.model), {})
+        of_class[setter.name] = tuple((rule.offset, rule.condition) for rule in setter.rules)
+    return {key: repr(of_class) for key, of_class in rules.items()}
 
 
 def _table(name: str, entries: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ExitCode, SourceError
 from auxtap.core.source_tree import PACKAGE_ROOT, SRT_ROOT
 from auxtap.tests.checkout.conftest import WHEEL, Index
-from auxtap.tests.shaped import RUNNER, git, make_checkout, shaped_files, write_files
+from auxtap.tests.shaped import BATCH, RUNNER, git, make_checkout, shaped_files, write_files
 
 VERSION = PACKAGE_ROOT / "_version.py"
 
@@ -46,18 +46,60 @@ def test_a_checkout(tmp_path: Path, cache: CacheLayout) -> None:
     assert list(opened.tree.files) == sorted(opened.tree.files)
 
 
-def test_a_dirty_checkout_is_read_at_its_commit_and_left_alone(tmp_path: Path, cache: CacheLayout) -> None:
-    checkout = make_checkout(tmp_path / "sgl")
-    git(checkout, "stash", "list")
+def make_dirty(checkout: Path) -> None:
+    """Change one file, stage a new one, leave another untracked, remove one, and have git ignore a fifth."""
     (checkout / RUNNER).write_text("dirty = True\n")
-    (checkout / SRT_ROOT / "new.py").write_text("staged = True\n")
+    for name in ("new.py", "untracked.py", "ignored.py"):
+        (checkout / SRT_ROOT / name).write_text(f"name = {name!r}\n")
     git(checkout, "add", str(SRT_ROOT / "new.py"))
+    (checkout / BATCH).unlink()
+    (checkout / ".git/info/exclude").write_text("ignored.py\n")
+
+
+CHANGED = tuple(sorted((RUNNER, SRT_ROOT / "new.py", SRT_ROOT / "untracked.py", BATCH)))
+
+
+@pytest.mark.parametrize("inner", ["", "python", "python/sglang"])
+def test_a_dirty_checkout_is_read_as_it_is_on_disk_however_it_is_named(
+    inner: str, tmp_path: Path, cache: CacheLayout
+) -> None:
+    checkout = make_checkout(tmp_path / "sgl")
+    make_dirty(checkout)
     before = state(checkout)
     said: list[str] = []
-    opened = open_source(str(checkout), cache, said.append)
-    assert opened.tree.files[RUNNER] == shaped_files()[RUNNER] and SRT_ROOT / "new.py" not in opened.tree.files
-    assert len(said) == 1 and "uncommitted changes" in said[0] and opened.commit[:12] in said[0]
-    assert state(checkout) == before
+    opened = open_source(str(checkout / inner), cache, said.append)
+    assert opened.kind == "checkout" and opened.tree.changed == CHANGED
+    assert opened.tree.files[RUNNER] == b"dirty = True\n" and BATCH not in opened.tree.files
+    assert SRT_ROOT / "untracked.py" in opened.tree.files and SRT_ROOT / "ignored.py" not in opened.tree.files
+    head = git(checkout, "rev-parse", "HEAD")
+    assert said == [
+        f"{checkout} is read as it is on disk; 4 files differ from commit {head[:12]}: {', '.join(map(str, CHANGED))}"
+    ]
+    assert opened.tree.commit == head and state(checkout) == before
+    # The commit that everything after is done with holds just what was read.
+    names = git(opened.repository, "ls-tree", "-r", "--name-only", opened.commit).splitlines()
+    assert set(names) == set(map(str, opened.tree.files))
+
+
+def test_a_ref_is_the_commit_whatever_is_on_disk(tmp_path: Path, cache: CacheLayout) -> None:
+    checkout = make_checkout(tmp_path / "sgl")
+    clean = open_source(str(checkout / "python"), cache)
+    make_dirty(checkout)
+    said: list[str] = []
+    opened = open_source(f"{checkout}@HEAD", cache, said.append)
+    assert (opened.tree.files, opened.tree.changed, said) == (clean.tree.files, (), [])
+    assert (opened.repository, opened.commit) == (clean.repository, clean.commit) == (checkout, opened.tree.commit)
+
+
+def test_what_git_does_not_tell_of_is_seen_all_the_same(tmp_path: Path, cache: CacheLayout) -> None:
+    checkout = make_checkout(tmp_path / "sgl")
+    git(checkout, "update-index", "--assume-unchanged", str(RUNNER))
+    (checkout / RUNNER).write_text("dirty = True\n")
+    assert git(checkout, "status", "--porcelain") == ""
+    assert open_source(str(checkout), cache).tree.changed == (RUNNER,)
+    (checkout / RUNNER).unlink()
+    (checkout / RUNNER).symlink_to("/etc/hostname")
+    assert RUNNER not in open_source(str(checkout), cache).tree.files
 
 
 def test_a_ref_a_tag_and_a_detached_head(tmp_path: Path, cache: CacheLayout) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from auxtap.core.draft_ids import EAGLE3_SETTER
 from auxtap.extraction.datasets.reading import read_dataset
 from auxtap.extraction.run.job import ExtractionJob
 from auxtap.tap import protocol
@@ -45,6 +46,7 @@ class FakeTap:
     dp_size: int = 1
     nonce: str = "nonce-a"
     host: str = "testhost"
+    setters: protocol.SetterRules = field(default_factory=lambda: {EAGLE3_SETTER: ((1, None),)})
     # The stages that write into this spool; all of them when it is None.
     only: set[int] | None = None
     faults: dict[int, list[str]] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class FakeTap:
             has_final=pp == len(self.stages) - 1, num_layers=8, hidden_size=HIDDEN, vocab_size=100,
             context_length=64, dtype=self.dtype, model_class="TinyForCausalLM", model_path="/models/tiny",
             release="0.5.9", patch_digest="sha256:p", source_digest="sha256:s",
-            final=self.final,
+            final=self.final, setters=self.setters,
         )  # fmt: skip
 
     def announce(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from auxtap.core.draft_ids import EAGLE3_SETTER
 from auxtap.core.errors import ExtractionError, IntegrityError, ServerError, UsageError
 from auxtap.extraction.audit.integrity import check_store
 from auxtap.extraction.run.driver import ExtractionJob, ExtractionProgress, run_extraction
@@ -84,11 +85,49 @@ def test_manifest_says_what_the_store_is_of(make_job: Maker) -> None:
         "transformers_hidden_states": 3,
         "output_of_layer": 2,
     }
+    assert manifest["draft_config_ids"] == {EAGLE3_SETTER: [2, 4]}
     assert manifest["final"] == "post-norm" and manifest["dtype"] == "F32" and manifest["sessions"] == 1
     assert manifest["release"] == "0.5.9" and manifest["patch_digest"] == "sha256:p"
     assert manifest["stages"] == [{"pp": 0, "states": ["hidden.3", "hidden.5", "final"]}]
     assert manifest["server_arguments"]["attention_backend"] == "torch_native"
     assert "hunter2" not in (job.store / "manifest.json").read_text()
+
+
+def test_the_ids_are_those_of_the_served_class(make_job: Maker, tap: Any) -> None:
+    tap.setters = {
+        EAGLE3_SETTER: ((1, "layer_ids and layer_ids[0] == 1"), (0, "otherwise")),
+        "set_dflash_layers_to_capture": ((1, None),),
+    }
+    tap.announce()
+    job = make_job(2)
+    run_extraction(job)
+    path = job.store / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["draft_config_ids"] == {EAGLE3_SETTER: [3, 5], "set_dflash_layers_to_capture": [2, 4]}
+    assert [layer["draft_config_id"] for layer in manifest["layers"]] == [3, 5]
+    for stated, problem in (
+        ({EAGLE3_SETTER: [3]}, "not as many"),
+        ({EAGLE3_SETTER: ["3", 5]}, "no number"),
+        ([], "list"),
+    ):
+        path.write_text(json.dumps(manifest | {"draft_config_ids": stated}))
+        with pytest.raises(IntegrityError, match=problem):
+            check_store(job.store)
+
+
+def test_a_class_without_setters_has_no_ids_and_an_earlier_store_is_still_read(make_job: Maker, tap: Any) -> None:
+    tap.setters = {}
+    tap.announce()
+    job = make_job(2)
+    run_extraction(job)
+    path = job.store / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["draft_config_ids"] == {} and manifest["layers"][0]["draft_config_id"] is None
+    earlier = {key: value for key, value in manifest.items() if key != "draft_config_ids"}
+    for layer in earlier["layers"]:
+        layer["draft_config_id"] = layer["capture_index"] - 1
+    path.write_text(json.dumps(earlier))
+    assert check_store(job.store).findings == ()
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])

@@ -1,19 +1,22 @@
 """The manifest: what it says, that it depends on nothing else, and what the reader refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
 
+from auxtap.core.draft_ids import EAGLE3_SETTER, OffsetRule
 from auxtap.core.errors import PatchError, UsageError
 from auxtap.core.files import sha256_bytes
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.rewriters.patch.diff import write_patch
 from auxtap.rewriters.patch.hazards import decide_hazards
-from auxtap.rewriters.patch.manifest import Origin, manifest_bytes, read_manifest
+from auxtap.rewriters.patch.manifest import Origin, draft_ids_by_class, manifest_bytes, read_manifest
 from auxtap.rewriters.patch.plan import plan_capture
 from auxtap.rewriters.patch.registry import parse_models
 from auxtap.tests.shaped import DEEPSEEK, LLAMA, shaped_tree
+from auxtap.tracer.flow.setters import DraftSetter
 
 ORIGIN = Origin("pypi", "ab" * 32)
 SERVER_ARGS = SRT_ROOT / "server_args.py"
@@ -30,11 +33,27 @@ def test_says_what_the_patch_does() -> None:
     record = json.loads(data)
     assert record["patch_sha256"] == sha256_bytes(patch)
     assert record["default_layers"]["capture_index"] == [3, 31]
-    assert record["default_layers"]["draft_config_id"] == [2, 30]
     assert record["default_layers"]["transformers_hidden_states"] == [3, 31]
     assert len(record["files"]) == 5 and len(record["insertions"]) == 10
     assert record["checks"] == ["applies", "size"]
     assert {insertion["kind"] for insertion in record["insertions"]} == {"gate", "arm", "note", "tap", "stage"}
+
+
+def test_says_which_ids_give_the_layers_by_class_and_setter() -> None:
+    tree = shaped_tree()
+    by_first = (OffsetRule(1, "layer_ids[0] == 1"), OffsetRule(0, "otherwise"))
+    setters = (
+        DraftSetter("LlamaForCausalLM", LLAMA, EAGLE3_SETTER, (OffsetRule(1),)),
+        DraftSetter("DeepseekV3ForCausalLM", DEEPSEEK, "set_dflash_layers_to_capture", (OffsetRule(1),)),
+        DraftSetter("DeepseekV3ForCausalLM", DEEPSEEK, EAGLE3_SETTER, by_first),
+    )
+    plan = replace(plan_capture(tree, ("llama",), (3, 31)), setters=setters)
+    record = json.loads(manifest_bytes(write_patch(tree, plan), ORIGIN, "0.1.0", ()))
+    assert record["default_layers"]["draft_config_ids"] == {
+        "LlamaForCausalLM": {EAGLE3_SETTER: [2, 30]},
+        "DeepseekV3ForCausalLM": {EAGLE3_SETTER: [3, 31], "set_dflash_layers_to_capture": [2, 30]},
+    }
+    assert draft_ids_by_class(replace(plan, layers=(1,)))["DeepseekV3ForCausalLM"][EAGLE3_SETTER] is None
 
 
 def test_inserted_lines_are_those_of_the_patched_file() -> None:

@@ -81,16 +81,16 @@ def test_a_narrow_terminal_loses_nothing(checkout: Path) -> None:
 @pytest.mark.slow
 def test_the_default_models_are_those_that_the_release_has(checkout: Path) -> None:
     """Of the models that nobody named, one that a release lacks is left out; none at all is a mistake."""
-    plain = checkout / "python/sglang/srt/models/plain.py"
-    (plain.parent / "kimi_k25.py").write_bytes(plain.read_bytes())
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    subprocess.run(["git", "-C", str(checkout), "add", "."], check=True, env={**inherited, **GIT_IDENTITY})
     refused = run(str(checkout))
     assert (refused.returncode, "no model named 'deepseek'" in refused.stderr) == (2, True)
-    commit_all(checkout)
+    plain = checkout / "python/sglang/srt/models/plain.py"
+    # A new file counts before it is committed: a checkout is what is on disk, and its commit is the commit.
+    (plain.parent / "kimi_k25.py").write_bytes(plain.read_bytes())
+    refused = run(f"{checkout}@HEAD")
+    assert (refused.returncode, "no model named 'deepseek'" in refused.stderr) == (2, True)
     result = run(str(checkout))
     assert result.returncode == 0, result.stderr
-    assert "models/kimi_k25.py" in result.stdout
+    assert "models/kimi_k25.py" in result.stdout and "and 1 file as on disk" in result.stdout
 
 
 def commit_all(checkout: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.releases import release_tree
-from auxtap.tracer.report.cache import TraceCache
 from auxtap.tracer.report.trace_report import Hazard
+from auxtap.tracer.source.trace_cache import TraceCache
 from auxtap.tracer.tracing import trace_tree
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

@@ -22,11 +22,11 @@ from auxtap.tests.tracer.conftest import FIXTURES
 from auxtap.tests.tracer.releases import release_tree
 from auxtap.tests.tracer.test_command import run
 from auxtap.tracer import tracing
-from auxtap.tracer.report.cache import TraceCache
 from auxtap.tracer.report.compare import compare
 from auxtap.tracer.report.entries import FileTrace
 from auxtap.tracer.report.trace_report import TraceReport
 from auxtap.tracer.source.fragments import SourceFile
+from auxtap.tracer.source.trace_cache import TraceCache
 from auxtap.tracer.tracing import trace_tree
 
 PLAIN = SRT_ROOT / "models/plain.py"

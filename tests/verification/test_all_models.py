@@ -7,8 +7,8 @@ import pytest
 from auxtap.checkout.source import Source, open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.release import release_key
-from auxtap.tracer.report.cache import TraceCache
 from auxtap.tracer.report.readings import ModelReadings
+from auxtap.tracer.source.trace_cache import TraceCache
 from auxtap.tracer.tracing import trace_tree
 from auxtap.verification.proof.proved import prove_patch
 from auxtap.verification.releases.sweep import chosen_releases

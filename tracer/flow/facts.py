@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from auxtap.core.draft_ids import OTHERWISE, OffsetRule
 from auxtap.tracer.flow.evidence import evidence_of
 from auxtap.tracer.report.entries import FileTrace
-from auxtap.tracer.report.trace_report import Evidence, Fact, Flow, LayerRule, OffsetRule
+from auxtap.tracer.report.trace_report import Evidence, Fact, Flow, LayerRule
 
 _HANDED = ("collector_hand_in", "boundary_hand_in")
 _CAPTURES = ("append", "append_in_place", *_HANDED)
@@ -54,7 +55,7 @@ def _offset_words(rule: OffsetRule) -> str:
         words = f"adds {rule.offset} to each id"
     if rule.condition is None:
         return words
-    return f"{words} {rule.condition}" if rule.condition == "otherwise" else f"{words} if {rule.condition}"
+    return f"{words} {rule.condition}" if rule.condition == OTHERWISE else f"{words} if {rule.condition}"
 
 
 def _sum(name: str, number: int) -> str:

@@ -41,7 +41,8 @@ class FlowFinder:
         links = [entry, *self._inherited(found)]
         for member in members:
             how = f"self.{member.attribute} of {member.owner.name}"
-            links.append(FlowLink(member.found.name, member.found.file, member.found.outline.line, how))
+            found_at = member.found.file, member.found.outline.line
+            links.append(FlowLink(member.found.name, *found_at, how, member.attribute))
             links.extend(self._inherited(member.found))
         backbone = members[-1].found if members else found
         points = self._points(backbone)

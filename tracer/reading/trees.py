@@ -24,6 +24,7 @@ class Readings:
     """Readings of trees, kept below `folder` (None: only the last ones, in memory)."""
 
     def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
         self._entries = KeptEntries(folder, Path(__file__).parent.parent)
         self._last: tuple[SourceTree, ModelReadings] | None = None
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from auxtap.core.draft_ids import OffsetRule
 from auxtap.tracer.report.entries import FileTrace, JsonEntry
 from auxtap.tracer.report.readings import Reading, SourceLine
 
@@ -15,26 +16,15 @@ Evidence = SourceLine
 
 
 @dataclass(frozen=True)
-class OffsetRule:
-    """What a setter adds to each given id, and under which condition (None: always)."""
-
-    offset: int | None
-    condition: str | None = None
-
-    def to_json(self) -> JsonEntry:
-        """Return it as data."""
-        return {"offset": self.offset, "condition": self.condition}
-
-
-@dataclass(frozen=True)
 class LayerRule:
     """How one setter turns what it is given into capture indices.
 
     `offsets` says what is added to each given id, by condition; `offset` is that number when it is the same always.
     `default` is the source of the list used without ids. An entry of the list plus `shift` is a capture index:
     `side` says whether the model takes the input or the output of the block of that number. `resolved` is the
-    default list as capture indices for a known number of blocks, `draft_ids` what a draft model's configuration
-    gives for the same; `reaches_end` that the state after the last block can be chosen too.
+    default list as capture indices for a known number of blocks, `draft_ids` the list that a draft model's
+    configuration gives for the same, None where no list does; `reaches_end` that the state after the last block can
+    be chosen too.
     """
 
     scope: str
@@ -65,11 +55,17 @@ class LayerRule:
 
     def conventions(self) -> list[dict[str, object]]:
         """Return the default layers in all conventions."""
-        drafts = self.draft_ids or (None,) * len(self.resolved or ())
         return [
             {"capture_index": index, "draft_config_id": given, "transformers": f"hidden_states[{index}]"}
-            for index, given in zip(self.resolved or (), drafts, strict=True)
+            for index, given in self.ids_by_index()
         ]
+
+    def ids_by_index(self) -> tuple[tuple[int, int | None], ...]:
+        """Return each default layer as a capture index, and the id that stands for it in `draft_ids`."""
+        if not self.resolved or not self.draft_ids:
+            return tuple((index, None) for index in self.resolved or ())
+        added = min(self.resolved) - min(self.draft_ids)
+        return tuple((index, index - added) for index in self.resolved)
 
 
 @dataclass(frozen=True)
@@ -131,12 +127,16 @@ class Hazard:
 
 @dataclass(frozen=True)
 class FlowLink:
-    """One class of a chain and how the one before it reaches it (`self.language_model`, `inherits`, ...)."""
+    """One class of a chain and how the one before it reaches it (`self.language_model`, `inherits`, ...).
+
+    `member` is the attribute that holds it, empty for the entry class and for bases.
+    """
 
     name: str
     file: PurePosixPath
     line: int
     how: str
+    member: str = ""
 
     def to_json(self) -> JsonEntry:
         """Return it as data."""
@@ -188,7 +188,7 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class TraceReport:
-    """What the tracer found in one tree."""
+    """What the tracer found in one tree; `changed` are its files that are not as in `commit` (see `SourceTree`)."""
 
     release: str
     origin: str
@@ -202,6 +202,7 @@ class TraceReport:
     delivery: tuple[FlowStep, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     readings: tuple[Reading, ...] = ()
+    changed: tuple[PurePosixPath, ...] = ()
 
     @property
     def n_unknown(self) -> int:
@@ -216,6 +217,7 @@ class TraceReport:
             "release": self.release,
             "origin": self.origin,
             "commit": self.commit,
+            "changed": [str(path) for path in self.changed],
             "num_layers": self.num_layers,
             "n_sites": sum(len(trace.capture_sites) for trace in self.files),
             "n_branches": sum(len(trace.stage_branches) for trace in self.files),

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
+from auxtap.core.draft_ids import LAYER_COUNT_NAMES
 from auxtap.tracer.branches.stage_uses import names_within
 from auxtap.tracer.sites.shapes import is_kind
 from auxtap.tracer.sites.site_roles import Site
 from auxtap.tracer.source.bodies import assigned_locals
 from auxtap.tracer.source.fragments import Fragment, last_name, source_of
-from auxtap.tracer.source.names import LAYER_COUNT_NAMES, Kind
+from auxtap.tracer.source.names import Kind
 from auxtap.tracer.source.walk import find
 
 CAPTURE_ROLES = ("append", "append_in_place", "collector_hand_in", "boundary_hand_in")

@@ -1,6 +1,8 @@
 """The names that make up the capture pipeline, and the fast test whether bytes hold one of them."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 # What configurations and models call the number of blocks.
@@ -65,12 +67,43 @@ _NEEDLES = (
     "dspark_hidden_states",
     *sorted(STAGE_NAMES),
 )
-_BYTE_NEEDLES = tuple(needle.encode() for needle in _NEEDLES)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names in use: SGLang's, and those that a person added for a fork."""
+
+    kinds: Mapping[str, Kind]
+    needles: tuple[str, ...]
+    byte_needles: tuple[bytes, ...]
+    added: Mapping[str, Kind]
+
+
+def _with(added: Mapping[str, Kind]) -> _Names:
+    needles = (*_NEEDLES, *(name for name in added if not any(needle in name for needle in _NEEDLES)))
+    return _Names({**added, **_KINDS}, needles, tuple(needle.encode() for needle in needles), added)
+
+
+_names = _with({})
+
+
+def add_names(added: Mapping[str, Kind]) -> None:
+    """Add the names of a fork's own capture code, in place of any that were added before.
+
+    They hold for the whole process, and are told once, before anything is traced. What a name of SGLang's means stays.
+    """
+    global _names
+    _names = _with(added)
+
+
+def names_digest() -> bytes:
+    """Return what tells traces with added names from others; empty when none are added."""
+    return "".join(f"{name}={kind.name}\n" for name, kind in sorted(_names.added.items())).encode()
 
 
 def kind_of(name: str) -> Kind | None:
     """Return what `name` stands for, or None when it is not of the family."""
-    kind = _KINDS.get(name)
+    kind = _names.kinds.get(name)
     if kind is None and _SETTER.fullmatch(name):
         return Kind.SETTER
     return kind
@@ -78,7 +111,7 @@ def kind_of(name: str) -> Kind | None:
 
 def may_hold_names(data: bytes) -> bool:
     """Tell cheaply whether a file can hold a name of the family or a stage test; never a false no."""
-    return any(needle in data for needle in _BYTE_NEEDLES)
+    return any(needle in data for needle in _names.byte_needles)
 
 
 def holds_layers(text: str) -> bool:
@@ -89,7 +122,7 @@ def holds_layers(text: str) -> bool:
 def count_names(text: str) -> int:
     """Count the whole-word occurrences of capture and stage names in `text`."""
     starts: set[int] = set()
-    for needle in _NEEDLES:
+    for needle in _names.needles:
         place = text.find(needle)
         while place >= 0:
             start, end = place, place + len(needle)

@@ -6,8 +6,8 @@ from auxtap.checkout.source import open_source
 from auxtap.core.cache import CacheLayout
 from auxtap.core.source_tree import MODELS_ROOT
 from auxtap.rewriters.patch.table import backbone_table
-from auxtap.tracer.report.cache import TraceCache
 from auxtap.tracer.report.readings import ModelReadings
+from auxtap.tracer.source.trace_cache import TraceCache
 from auxtap.tracer.tracing import trace_tree
 from auxtap.verification.releases.sweep import chosen_releases
 
@@ -40,7 +40,7 @@ def test_every_class_that_collects_is_read_and_stands_in_the_table(release: str,
     }
     assert collecting & filled <= read
     table: dict[str, dict[str, object]] = {}
-    exec(backbone_table(ModelReadings(report.readings, ()), ()), table)
+    exec(backbone_table(ModelReadings(report.readings, ()), (), ()), table)
     for path, name in collecting & filled:
         key = f"{'.'.join(path.relative_to(MODELS_ROOT).with_suffix('').parts)}.{name}"
         assert (key in table["CAPTURES"]) is not (key in table["REFUSED"])

@@ -80,7 +80,7 @@ def test_each_way_of_a_class() -> None:
 def test_the_table_names_what_may_be_armed_and_why_the_rest_may_not() -> None:
     tree = shaped_tree({MIXTRAL: fixture("loop", "sum.before")})
     table: dict[str, dict[str, object]] = {}
-    exec(backbone_table(Readings().of(tree), ()), table)
+    exec(backbone_table(Readings().of(tree), (), ()), table)
     assert table["CAPTURES"] == {"deepseek_v2.DeepseekV2Model": False, "llama.LlamaModel": False}
     assert table["LOOPS"] == {}
     assert table["REFUSED"] == {"mixtral.MixtralModel": "write the patch with --model mixtral"}

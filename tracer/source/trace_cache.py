@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from auxtap.core.kept import KeptEntries
 from auxtap.tracer.report.entries import FileTrace
 from auxtap.tracer.report.trace_report import TraceReport
+from auxtap.tracer.source.names import names_digest
 
 _FILES, _REPORTS = "files", "reports"
 
@@ -21,7 +22,7 @@ class TraceCache:
 
     @cached_property
     def _entries(self) -> KeptEntries:
-        return KeptEntries(self.folder, Path(__file__).parents[1], _parser_version())
+        return KeptEntries(self.folder, Path(__file__).parents[1], _parser_version() + names_digest())
 
     def find_trace(self, path: PurePosixPath, data: bytes) -> FileTrace | None:
         """Return the trace of a file of this content, wherever such a file was traced before."""
