@@ -43,7 +43,7 @@ class CapturePlan:
     insertions: tuple[Insertion, ...]
     new_files: tuple[NewFile, ...]
     decisions: tuple[Decision, ...]
-    setters: tuple[DraftSetter, ...]
+    setters: tuple[DraftSetter, ...] = ()
     models_read: ModelReadings = NOTHING_READ
 
     @property
