@@ -24,7 +24,7 @@ def backbone_key(path: PurePosixPath, class_name: str) -> str:
     return f"{'.'.join(module.parts)}.{class_name}"
 
 
-def backbone_table(read: ModelReadings, insertions: Sequence[Insertion], setters: Sequence[DraftSetter]) -> bytes:
+def backbone_table(read: ModelReadings, insertions: Sequence[Insertion], setters: Sequence[DraftSetter] = ()) -> bytes:
     """Return the table's module; the same readings, insertions and setters always give the same bytes."""
     staged = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "stage"}
     looped = {(each.path, each.scope.partition(".")[0]) for each in insertions if each.kind == "loop"}

@@ -107,8 +107,8 @@ def test_the_ids_are_those_of_the_served_class(make_job: Maker, tap: Any) -> Non
     assert [layer["draft_config_id"] for layer in manifest["layers"]] == [3, 5]
     for stated, problem in (
         ({EAGLE3_SETTER: [3]}, "not as many"),
-        ({EAGLE3_SETTER: ["3", 5]}, "no number"),
-        ([], "list"),
+        ({EAGLE3_SETTER: ["3", 5]}, "Expected `int`"),
+        ([], "Expected `object"),
     ):
         path.write_text(json.dumps(manifest | {"draft_config_ids": stated}))
         with pytest.raises(IntegrityError, match=problem):
