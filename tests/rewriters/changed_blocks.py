@@ -131,7 +131,7 @@ CALLS: dict[str, Change] = {
     "another collector handed in": lambda text: re.sub(
         r"aux_hidden_states(\s+if [^\n]+\s+else None)", r"[]\1", text, count=1
     ),
-    "block given more": swap("hidden_states,\n", "hidden_states * 2,\n"),
+    "block given more": lambda text: re.sub(r"(positions,\s+hidden_states)(,\s+forward_batch,)", r"\1 * 2\2", text),
 }
 # From 0.5.21 on: the collector's bound method, and the boundary.
 CAPTURE = "capture=capture_output"

@@ -106,7 +106,7 @@ def _job(tree: SourceTree, model: str) -> Mapping[str, object]:
         "table": table,
         "backbone": backbone,
         "head": head,
-        "gathers": "tensor_model_parallel_all_gather(" in sources[_module(path)],
+        "gathers": "tensor_model_parallel_all_gather" in sources[_module(path)],
         "staged": captured,
     }
 
