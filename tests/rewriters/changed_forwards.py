@@ -107,7 +107,7 @@ BETWEEN = {
     "a block of another name": "layer = self.layers[self.start_layer]",
     "moved by setattr": "setattr(layer, 'forward', layer.forward) if False else hidden_states.mul_(2)",
     "taken out by exec": "exec('aux_hidden_states.clear()')",
-    "sorted": "aux_hidden_states.sort(key=id)",
+    "sorted": "aux_hidden_states.sort(key=lambda each: -each.array.sum())",
 }
 # Lines behind the loop, before the length is asked.
 BEHIND = {
