@@ -11,7 +11,7 @@ from typing import Literal
 from auxtap.checkout.releases import PYPI_PREFIX, ReleaseWheel, find_release
 from auxtap.checkout.repository import GitError, git_line, git_succeeds, list_tree, read_blobs, run_git
 from auxtap.checkout.snapshot import Snapshot, find_snapshot, keep_snapshot
-from auxtap.checkout.version import UNKNOWN_RELEASE, release_of_commit, release_of_files
+from auxtap.checkout.tree_release import UNKNOWN_RELEASE, release_of_commit, release_of_files
 from auxtap.checkout.wheel import fetch_wheel, is_package_file, read_package
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import SourceError

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from auxtap.checkout.record import AppliedWorktree, absolute_path, read_applied, write_applied
 from auxtap.checkout.repository import GitError, git_line, git_succeeds, run_git
 from auxtap.checkout.source import Source, describe_changes
+from auxtap.checkout.worktree_record import AppliedWorktree, absolute_path, read_applied, write_applied
 from auxtap.core.errors import WorktreeError
 from auxtap.core.files import sha256_bytes, sha256_file
 from auxtap.core.source_tree import PACKAGE_ROOT

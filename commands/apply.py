@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from auxtap.checkout.inplace import PatchedPackage
-    from auxtap.checkout.record import AppliedWorktree
     from auxtap.checkout.source import Source
+    from auxtap.checkout.worktree_record import AppliedWorktree
     from auxtap.commands.patching import Wanted
     from auxtap.verification.proof.proved import ProvedPatch
 

@@ -83,7 +83,7 @@ def demo(
 def _begin(demo: Demo) -> None:
     """Clear what an earlier demo made in the output folder, and nothing else."""
     from auxtap.commands import child
-    from auxtap.verification.engine.conversations import write_conversations
+    from auxtap.verification.engine.demo_conversations import write_conversations
 
     output = demo.output
     if output.exists() and not (output / MARKER).exists() and any(output.iterdir()):

@@ -8,7 +8,7 @@ import typer
 
 from auxtap.commands.context import parse_layers
 from auxtap.core.errors import ExitCode, UsageError
-from auxtap.extraction.export.registry import format_names
+from auxtap.extraction.export.trainer_formats import format_names
 
 if TYPE_CHECKING:
     from auxtap.extraction.run.job import ServerPlace
@@ -51,7 +51,7 @@ def split_format(name: str, *, local: bool) -> tuple[str, str | None]:
     Raises:
         UsageError: there is no such format, a package that it needs is missing, or the store is not on this machine.
     """
-    from auxtap.extraction.export.registry import trainer_format
+    from auxtap.extraction.export.trainer_formats import trainer_format
 
     if name in STORE_FORMATS:
         return name, None
@@ -71,8 +71,8 @@ def check_servers(places: "Sequence[ServerPlace]", trainer: str) -> None:
         UsageError: it cannot.
         ExtractionError: no writer has announced itself.
     """
-    from auxtap.extraction.export.registry import trainer_format
     from auxtap.extraction.export.suitability import holdings_of_server, select_states
+    from auxtap.extraction.export.trainer_formats import trainer_format
 
     for place in places:
         select_states(holdings_of_server(place.spools), trainer_format(trainer))

@@ -26,11 +26,11 @@ import typer.main
 
 from auxtap import cli
 from auxtap.commands import settings
+from auxtap.core.hazards.hazard_table import all_hazards
 from auxtap.core.hazards.row import Hazard, Switch
-from auxtap.core.hazards.table import all_hazards
 from auxtap.core.version import __version__
 from auxtap.extraction.export.contract import ANY_NUMBER
-from auxtap.extraction.export.registry import trainer_formats
+from auxtap.extraction.export.trainer_formats import trainer_formats
 from auxtap.tap.protocol import FINAL, FINAL_PRENORM
 
 DOCS = Path(__file__).resolve().parent
@@ -64,7 +64,7 @@ PUBLIC = (
     ("auxtap", ("open_source", "open_store")),
     ("auxtap.tree", ("OpenTree", "WrittenPatch")),
     ("auxtap.extraction.store.reader", ("StoreReader", "StoredSample")),
-    ("auxtap.extraction.store.manifest", ("StoreManifest",)),
+    ("auxtap.extraction.store.store_manifest", ("StoreManifest",)),
     ("auxtap.tracer.report.trace_report", ("TraceReport",)),
     ("auxtap.rewriters.patch.plan", ("CapturePlan",)),
     ("auxtap.core.errors", ("AuxtapError", "ExitCode")),

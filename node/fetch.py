@@ -15,8 +15,8 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import fsync_directory, held_lock, publish_bytes, read_blocks
 from auxtap.extraction.spool.part_bytes import digest_file
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart, LedgerWriter, read_ledger
-from auxtap.extraction.store.manifest import read_manifest
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, SAMPLES
+from auxtap.extraction.store.store_manifest import read_manifest
 from auxtap.node.node_session import NodeSession
 from auxtap.node.ssh import ConnectionLostError
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from auxtap.core.hazards.hazard_table import all_hazards
 from auxtap.core.hazards.row import Hazard, Switch
-from auxtap.core.hazards.table import all_hazards
 
 
 @dataclass(frozen=True)

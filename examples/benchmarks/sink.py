@@ -135,8 +135,8 @@ def drain_store(sink: Sink, root: Path) -> Callable[[Path], Path]:
     from auxtap.extraction.spool.directory import SpoolUnion
     from auxtap.extraction.spool.parts import ReadyPart, Replica
     from auxtap.extraction.store.ledger import LedgerWriter
-    from auxtap.extraction.store.manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest
     from auxtap.extraction.store.store import PartSource, Store
+    from auxtap.extraction.store.store_manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest
 
     (root / "samples").mkdir(parents=True)
     states = tuple(slot.name for slot in sink.layout.slots[1:])

@@ -12,7 +12,7 @@ from pathlib import Path
 from auxtap.checkout.source import open_source
 from auxtap.commands.context import cache_layout
 from auxtap.core.files import publish_bytes
-from auxtap.tracer.report.sweep import SweepRow, row_of, table_rows, write_table
+from auxtap.tracer.report.trace_sweep import SweepRow, row_of, table_rows, write_table
 from auxtap.tracer.tracing import trace_tree
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,11 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.extraction.audit.integrity import CheckProgress
 from auxtap.extraction.audit.state_norms import NormGatherer, NormSpread, RowReader
 from auxtap.extraction.run.dry_run import Bin, histogram
-from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat
 from auxtap.extraction.store.formats.part_formats import part_format
+from auxtap.extraction.store.formats.stored_part import LOSS_MASK, MalformedPartError, PartFormat
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED, LedgerLine, read_ledger
-from auxtap.extraction.store.manifest import StoreManifest
 from auxtap.extraction.store.store import LEDGER, open_manifest
+from auxtap.extraction.store.store_manifest import StoreManifest
 from auxtap.tap.protocol import DTYPE_BYTES, INPUT_IDS
 
 # A sample is an outlier when the mean norm of a state is so many robust deviations from the other samples'.

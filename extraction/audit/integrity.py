@@ -10,12 +10,12 @@ from auxtap.core.errors import ExtractionError, IntegrityError
 from auxtap.core.files import held_lock
 from auxtap.extraction.audit.part_check import PartClaim, check_part_file
 from auxtap.extraction.datasets.holdout import parse_holdout
-from auxtap.extraction.store.formats.contract import MalformedPartError, PartFormat
 from auxtap.extraction.store.formats.part_formats import part_format
+from auxtap.extraction.store.formats.stored_part import MalformedPartError, PartFormat
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED, LedgerLine, LedgerPart, scan_ledger
-from auxtap.extraction.store.manifest import StageStates, StoreManifest, read_manifest
 from auxtap.extraction.store.remote_samples import RemoteSamples
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, QUARANTINE, SAMPLES, STATUS, open_manifest, part_file
+from auxtap.extraction.store.store_manifest import StageStates, StoreManifest, read_manifest
 from auxtap.tap.protocol import (
     FINAL_TENSORS,
     HIDDEN_PREFIX,

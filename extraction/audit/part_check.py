@@ -6,10 +6,10 @@ from pathlib import Path
 
 from auxtap.extraction.spool.finite import is_finite
 from auxtap.extraction.spool.part_bytes import ExpectedDigest
-from auxtap.extraction.store.formats.contract import LOSS_MASK, PartFormat, StoredPart, stored_content
+from auxtap.extraction.store.formats.stored_part import LOSS_MASK, PartFormat, StoredPart, stored_content
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
-from auxtap.extraction.store.manifest import StageStates, StoreManifest
 from auxtap.extraction.store.store import part_metadata
+from auxtap.extraction.store.store_manifest import StageStates, StoreManifest
 from auxtap.tap.protocol import (
     FINAL_TENSORS,
     HIDDEN_PREFIX,

@@ -16,15 +16,15 @@ from auxtap.core.errors import ExtractionError, UsageError
 from auxtap.core.files import fsync_directory, held_lock
 from auxtap.extraction.export.contract import TokenRow, TrainerFormat
 from auxtap.extraction.export.export_record import DoneFile, ExportIdentity, ExportRecord, open_record
-from auxtap.extraction.export.registry import trainer_format
 from auxtap.extraction.export.suitability import Selection, holdings_of_store, select_states
 from auxtap.extraction.export.torch_file import require_torch, save, tensor_of
+from auxtap.extraction.export.trainer_formats import trainer_format
 from auxtap.extraction.export.vocabulary import choose_draft_vocabulary, count_trained
 from auxtap.extraction.export.whole import WholeReader
 from auxtap.extraction.export.whole_sample import SamplePlace
 from auxtap.extraction.store.ledger import STORED, LedgerLine, read_ledger
-from auxtap.extraction.store.manifest import StoreManifest
 from auxtap.extraction.store.store import LEDGER, open_manifest
+from auxtap.extraction.store.store_manifest import StoreManifest
 
 MAX_WORKERS = 8
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from auxtap.core.errors import UsageError
 from auxtap.extraction.export.contract import ANY_NUMBER, TrainerFormat
 from auxtap.extraction.spool.topology import open_replicas, read_topology
-from auxtap.extraction.store.manifest import StoreManifest, final_tensors
+from auxtap.extraction.store.store_manifest import StoreManifest, final_tensors
 from auxtap.tap.protocol import FINAL, FINAL_PRENORM
 
 _MEANING = {FINAL: "post-norm", FINAL_PRENORM: "pre-norm"}

@@ -9,10 +9,10 @@ from auxtap.core.errors import IntegrityError
 from auxtap.extraction.export.contract import TokenRow
 from auxtap.extraction.export.whole_sample import Bytes, SamplePlace, WholeSample
 from auxtap.extraction.spool.part_bytes import ExpectedDigest, read_part_header
-from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartFormat
 from auxtap.extraction.store.formats.part_formats import part_format
+from auxtap.extraction.store.formats.stored_part import LOSS_MASK, MalformedPartError, PartFormat
 from auxtap.extraction.store.ledger import LedgerLine, LedgerPart
-from auxtap.extraction.store.manifest import StoreManifest
+from auxtap.extraction.store.store_manifest import StoreManifest
 from auxtap.tap.protocol import (
     HIDDEN_PREFIX,
     INPUT_IDS,

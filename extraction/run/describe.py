@@ -8,7 +8,7 @@ from auxtap.extraction.datasets.reading import Dataset
 from auxtap.extraction.run.job import ExtractionJob
 from auxtap.extraction.servers.client import ServerInfo
 from auxtap.extraction.spool.topology import Topology, stage_layout
-from auxtap.extraction.store.manifest import (
+from auxtap.extraction.store.store_manifest import (
     NO_RUN,
     DatasetFacts,
     ModelFacts,

@@ -10,7 +10,7 @@ from typing import Any
 from auxtap.core.errors import UsageError
 from auxtap.extraction.datasets.reading import Dataset, DatasetSurvey
 from auxtap.extraction.spool.topology import Topology, stage_layout
-from auxtap.extraction.store.formats.contract import stored_content
+from auxtap.extraction.store.formats.stored_part import stored_content
 from auxtap.extraction.store.store import part_metadata
 from auxtap.tap.protocol import DTYPE_BYTES, RankDescriptor, best_digest, blank_digest, encode_header
 

@@ -9,7 +9,7 @@ from auxtap.extraction.run.request_runner import fate_line
 from auxtap.extraction.run.tally import Tally
 from auxtap.extraction.servers.sequence import QueuedSample, in_sending_order
 from auxtap.extraction.spool.topology import Topology, stage_layout
-from auxtap.extraction.store.formats.contract import PartContent, stored_content
+from auxtap.extraction.store.formats.stored_part import PartContent, stored_content
 from auxtap.extraction.store.ledger import FAILED, SKIPPED, STORED
 from auxtap.extraction.store.store import Store, part_metadata
 

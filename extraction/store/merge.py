@@ -12,8 +12,8 @@ from pathlib import Path
 from auxtap.core.errors import ExtractionError, UsageError
 from auxtap.core.files import fsync_directory, held_lock, publish_bytes, publish_json
 from auxtap.extraction.store.ledger import LedgerLine, read_ledger
-from auxtap.extraction.store.manifest import StoreManifest, read_manifest
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, SAMPLES
+from auxtap.extraction.store.store_manifest import StoreManifest, read_manifest
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from auxtap.core.errors import ExtractionError
 from auxtap.core.files import fsync_directory, held_lock, publish_json
 from auxtap.extraction.store.ledger import LedgerWriter, read_ledger
-from auxtap.extraction.store.manifest import NO_RUN, StoreManifest, check_same, read_manifest
 from auxtap.extraction.store.remote_samples import RemoteSamples
 from auxtap.extraction.store.store import LEDGER, LOCK, MANIFEST, SAMPLES, Store
+from auxtap.extraction.store.store_manifest import NO_RUN, StoreManifest, check_same, read_manifest
 
 _TEMPORARY = re.compile(r"\..*\.tmp")
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, overload
 
 from auxtap.core.errors import IntegrityError, UsageError
 from auxtap.extraction.store.ledger import STORED, LedgerLine, read_ledger
-from auxtap.extraction.store.manifest import StoreManifest
 from auxtap.extraction.store.store import LEDGER, open_manifest
+from auxtap.extraction.store.store_manifest import StoreManifest
 
 Framework = Literal["torch", "numpy"]
 _SAFETENSORS = {"torch": "pt", "numpy": "numpy"}

@@ -12,11 +12,11 @@ from typing import BinaryIO, cast
 from auxtap.core.errors import ExtractionError
 from auxtap.core.files import fsync_directory, publish_json
 from auxtap.extraction.datasets.reading import Sample
-from auxtap.extraction.store.formats.contract import MalformedPartError, PartContent, PartFormat, stored_content
 from auxtap.extraction.store.formats.part_formats import part_format
+from auxtap.extraction.store.formats.stored_part import MalformedPartError, PartContent, PartFormat, stored_content
 from auxtap.extraction.store.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
-from auxtap.extraction.store.manifest import STORE_VERSION, StoreManifest, read_manifest
 from auxtap.extraction.store.remote_samples import RemoteSamples
+from auxtap.extraction.store.store_manifest import STORE_VERSION, StoreManifest, read_manifest
 from auxtap.tap.protocol import INPUT_IDS, PartLayout, ProtocolError, best_digest, decode_header, new_digest
 
 MANIFEST, LEDGER, LOCK, SAMPLES, QUARANTINE = "manifest.json", "ledger.jsonl", ".lock", "samples", "quarantine"

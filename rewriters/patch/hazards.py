@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from auxtap.core.hazards.hazard_table import all_hazards
 from auxtap.core.hazards.row import Hazard
-from auxtap.core.hazards.table import all_hazards
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.rewriters.places.syntax import annotated_fields
 

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from auxtap.core.errors import PatchError
 from auxtap.core.source_tree import SRT_ROOT, SourceTree, is_below
 from auxtap.rewriters.patch.hazards import HAZARDS_NAME, Decision, decide_hazards, hazard_table
+from auxtap.rewriters.patch.kept_setters import kept_setters
 from auxtap.rewriters.patch.registry import all_rewriters
-from auxtap.rewriters.patch.setters import kept_setters
 from auxtap.rewriters.patch.table import BACKBONES_NAME, backbone_table
 from auxtap.rewriters.places.insertion import Insertion
 from auxtap.rewriters.places.syntax import ParsedTree

@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from auxtap.checkout import worktree as module
-from auxtap.checkout.record import RECORD_NAME
 from auxtap.checkout.repository import run_git
 from auxtap.checkout.source import Source, open_source
 from auxtap.checkout.worktree import apply_patch, check_applied, read_applied, revert
+from auxtap.checkout.worktree_record import RECORD_NAME
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import AuxtapError, ExitCode, WorktreeError
 from auxtap.rewriters.patch.diff import PatchSet, write_patch

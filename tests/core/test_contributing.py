@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from auxtap.core.hazards import rows, table
+from auxtap.core.hazards import hazard_table as table
+from auxtap.core.hazards import rows
 from auxtap.core.hazards.row import Hazard
 from auxtap.tests.core.hazard_readers import check_every_reader, reported, serve_says
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from auxtap.core.hazards.arguments import find_refusal
+from auxtap.core.hazards.hazard_table import all_hazards
 from auxtap.core.hazards.row import Hazard
-from auxtap.core.hazards.table import all_hazards
 from auxtap.tests.core.hazard_readers import check_every_reader, decisions, reported, serve_says, tap_says
 from auxtap.tests.tracer.test_hazards import EDITS
 from auxtap.tracer.hazards.hazard_finder import FILE_FINDERS, TREE_FINDERS

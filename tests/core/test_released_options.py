@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from auxtap.core.hazards.table import all_hazards
+from auxtap.core.hazards.hazard_table import all_hazards
 from auxtap.core.source_tree import SRT_ROOT
 from auxtap.tests.core.hazard_readers import serve_says
 from auxtap.tests.tracer.releases import release_tree

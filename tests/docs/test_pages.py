@@ -13,8 +13,8 @@ import typer.main
 
 from auxtap import cli
 from auxtap.commands.menu import MENU
-from auxtap.core.hazards.table import all_hazards
-from auxtap.extraction.export.registry import format_names
+from auxtap.core.hazards.hazard_table import all_hazards
+from auxtap.extraction.export.trainer_formats import format_names
 from auxtap.tests.docs.conftest import ROOT, shown_commands
 
 COMMANDS = sorted(set(shown_commands()))

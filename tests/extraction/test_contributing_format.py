@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auxtap.extraction.export import formats, registry
+from auxtap.extraction.export import formats
+from auxtap.extraction.export import trainer_formats as registry
 from auxtap.extraction.export.exporting import ExportJob, export_store
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.store.reader import StoreReader

@@ -22,8 +22,8 @@ from auxtap.core.errors import ExtractionError, IntegrityError, UsageError
 from auxtap.extraction.export.contract import TokenRow
 from auxtap.extraction.export.exporting import ExportJob, ExportProgress, export_store
 from auxtap.extraction.export.formats import safetensors, specforge, speculators
-from auxtap.extraction.export.registry import trainer_format, trainer_formats
 from auxtap.extraction.export.torch_file import require_torch
+from auxtap.extraction.export.trainer_formats import trainer_format, trainer_formats
 from auxtap.extraction.export.vocabulary import choose_draft_vocabulary, count_trained
 from auxtap.extraction.export.whole_sample import SamplePlace
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction

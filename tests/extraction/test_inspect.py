@@ -18,11 +18,11 @@ from auxtap.extraction.audit.inspection import inspect_store
 from auxtap.extraction.audit.state_norms import NormGatherer, RowReader, row_norms
 from auxtap.extraction.datasets.reading import read_dataset
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
-from auxtap.extraction.store.formats.contract import stored_content
 from auxtap.extraction.store.formats.part_formats import part_format
+from auxtap.extraction.store.formats.stored_part import stored_content
 from auxtap.extraction.store.ledger import STORED, LedgerLine, LedgerPart, LedgerWriter
-from auxtap.extraction.store.manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest, read_manifest
 from auxtap.extraction.store.store import part_metadata
+from auxtap.extraction.store.store_manifest import DatasetFacts, ModelFacts, StageStates, StoreManifest, read_manifest
 from auxtap.tap import protocol
 
 Maker = Callable[..., ExtractionJob]

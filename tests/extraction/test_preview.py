@@ -24,8 +24,8 @@ from auxtap.extraction.datasets.tokenizer import doubts_of_tokenizer, load_token
 from auxtap.extraction.export.exporting import ExportJob, export_store
 from auxtap.extraction.run.driver import ExtractionJob, run_extraction
 from auxtap.extraction.store.ledger import read_ledger
-from auxtap.extraction.store.manifest import read_manifest
 from auxtap.extraction.store.merge import merge_stores
+from auxtap.extraction.store.store_manifest import read_manifest
 from auxtap.tests.extraction.chat_models import KINDS, make_tokenizer
 
 Maker = Callable[..., ExtractionJob]

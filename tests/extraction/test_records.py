@@ -7,7 +7,7 @@ import pytest
 
 from auxtap.core.files import json_bytes
 from auxtap.extraction.store.ledger import LedgerLine
-from auxtap.extraction.store.manifest import StoreManifest
+from auxtap.extraction.store.store_manifest import StoreManifest
 
 PART = (
     '{"file":"samples/00000004.pp1.safetensors","stage":1,"dp":0,"states":["hidden.5","final"],"n_bytes":640,'

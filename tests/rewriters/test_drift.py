@@ -17,7 +17,7 @@ from auxtap.tests.rewriters.drifts import (
     drifted,
     propose,
 )
-from auxtap.verification.static.values import value_faults
+from auxtap.verification.static.tap_reads import value_faults
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 PAGE = Path(__file__).resolve().parents[2] / "docs/drift.md"

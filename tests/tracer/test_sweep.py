@@ -7,8 +7,8 @@ import pytest
 from auxtap.core.source_tree import SRT_ROOT, SourceTree
 from auxtap.tests.tracer.counting import ANYWHERE, count_tokens
 from auxtap.tests.tracer.releases import FEW_RELEASES, ROOT, all_releases, release_tree
-from auxtap.tracer.report.sweep import row_of, table_rows
 from auxtap.tracer.report.trace_report import TraceReport
+from auxtap.tracer.report.trace_sweep import row_of, table_rows
 from auxtap.tracer.tracing import trace_tree
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

@@ -6,8 +6,8 @@ What a hazard is, why it is one and what is done about it says its row in the ta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from auxtap.core.hazards.hazard_table import all_hazards, hazard
 from auxtap.core.hazards.row import Hazard as Row
-from auxtap.core.hazards.table import all_hazards, hazard
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.hazards import (
     fusion_hazard,

@@ -5,7 +5,7 @@ import libcst.matchers as m
 
 from auxtap.tracer.reading.behind import is_end, is_stage_exit, returns_in
 from auxtap.tracer.reading.forwards import Forward
-from auxtap.tracer.reading.frames import Frame, only_value
+from auxtap.tracer.reading.loop_frames import Frame, only_value
 from auxtap.tracer.reading.loops import BLOCKS, DecoderLoop
 from auxtap.tracer.reading.mentions import UNSEEN, attribute_of, bound_names, touches
 from auxtap.tracer.reading.rounds import Names, ObjectedError

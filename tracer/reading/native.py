@@ -10,8 +10,8 @@ from auxtap.tracer.blocks.handing import HandIn
 from auxtap.tracer.reading.behind import Behind
 from auxtap.tracer.reading.blocks import BlockAnswers
 from auxtap.tracer.reading.forwards import Forward
-from auxtap.tracer.reading.frames import find_frame
 from auxtap.tracer.reading.functions import STAGE, check_bounds, check_final, check_function, names_of_the_end
+from auxtap.tracer.reading.loop_frames import find_frame
 from auxtap.tracer.reading.loops import DecoderLoop, LayerTest, names_layers, runnings_of
 from auxtap.tracer.reading.mentions import attribute_of, find_aliases
 from auxtap.tracer.reading.norms import find_final_norm

@@ -11,7 +11,7 @@ from auxtap.core.source_tree import MODELS_ROOT, SRT_ROOT, SourceTree, is_below
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.reading.blocks import BlockAnswers
 from auxtap.tracer.reading.fates import Fates
-from auxtap.tracer.reading.files import read_file
+from auxtap.tracer.reading.file_reading import read_file
 from auxtap.tracer.report.readings import ModelReadings, Reading
 
 _GROUP = "readings"

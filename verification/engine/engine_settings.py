@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from auxtap.extraction.store.manifest import final_tensors
+from auxtap.extraction.store.store_manifest import final_tensors
 from auxtap.tap.protocol import BOTH_NORMS, POST_NORM, PRE_NORM
 from auxtap.verification.engine.tiny_models import END_ID, TINY_LAYERS
 

@@ -20,7 +20,7 @@ from auxtap.tracer.reading.trees import Readings
 from auxtap.verification.static.bindings import statement_at, unbound_names
 from auxtap.verification.static.inertness import argument_faults, gate_faults, is_gate_import, probe_faults
 from auxtap.verification.static.pinned_tree import PinnedTree, pinned_tree
-from auxtap.verification.static.values import value_faults
+from auxtap.verification.static.tap_reads import value_faults
 from auxtap.verification.static.verdicts import Proof, Rejected, Verdict, judge
 
 # Upstream files outside models/ that get lines, and the lines that one file may get: the gate, and one or two

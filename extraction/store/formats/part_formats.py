@@ -1,8 +1,8 @@
 """The storage formats that there are, by name."""
 
 from auxtap.core.errors import UsageError
-from auxtap.extraction.store.formats.contract import PartFormat
 from auxtap.extraction.store.formats.safetensors_part import SafetensorsPart
+from auxtap.extraction.store.formats.stored_part import PartFormat
 from auxtap.extraction.store.formats.torch_part import TorchPart
 
 PART_FORMATS: tuple[PartFormat, ...] = (SafetensorsPart(), TorchPart())

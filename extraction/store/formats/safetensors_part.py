@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from auxtap.core.files import read_blocks
 from auxtap.extraction.spool.part_bytes import read_part_header
-from auxtap.extraction.store.formats.contract import MalformedPartError, PartContent, StoredPart
+from auxtap.extraction.store.formats.stored_part import MalformedPartError, PartContent, StoredPart
 from auxtap.tap import protocol
 from auxtap.tap.protocol import Header, ProtocolError, TensorSlot
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from auxtap.core.errors import UsageError
-from auxtap.extraction.store.formats.contract import LOSS_MASK, MalformedPartError, PartContent, StoredPart
+from auxtap.extraction.store.formats.stored_part import LOSS_MASK, MalformedPartError, PartContent, StoredPart
 from auxtap.tap.protocol import TensorSlot
 
 _TORCH_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I64": "int64", "U8": "uint8"}

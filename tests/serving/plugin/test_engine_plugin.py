@@ -11,8 +11,8 @@ from auxtap.checkout.worktree import apply_patch, revert
 from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import ServerError
 from auxtap.extraction.canary.stored_states import read_states
-from auxtap.extraction.store.manifest import read_manifest
 from auxtap.extraction.store.reader import StoreReader
+from auxtap.extraction.store.store_manifest import read_manifest
 from auxtap.serving.engine_env import EngineEnvironment, set_up_engine
 from auxtap.serving.plugin_home import make_plugin_home
 from auxtap.serving.processes import choose_port
