@@ -39,7 +39,7 @@ MANIFEST: dict[str, Any] = {
     "hidden_size": 16,
     "final": "both",
     "layers": [
-        {"capture_index": 3, "draft_config_id": 2, "transformers_hidden_states": 3, "output_of_layer": 2},
+        {"capture_index": 3, "draft_config_id": None, "transformers_hidden_states": 3, "output_of_layer": 2},
     ],
     "pp_size": 1,
     "stages": [{"pp": 0, "states": ["hidden.3", "final", "final_prenorm"]}],
@@ -63,6 +63,11 @@ def test_a_manifest_is_written_back_byte_for_byte(without: tuple[str, ...]) -> N
     manifest = StoreManifest.from_json(json.loads(json_bytes(record)))
     assert json_bytes(manifest.to_json()) == json_bytes(record)
     assert (manifest.part_format, manifest.layers, manifest.n_expected) == ("safetensors", (3,), 7 if without else 4)
+
+
+def test_a_manifest_of_before_the_setters_were_read_has_no_ids() -> None:
+    record = {**MANIFEST, "layers": [{**MANIFEST["layers"][0], "draft_config_id": 2}]}
+    assert StoreManifest.from_json(record).draft_ids is None
 
 
 def test_a_manifest_of_before_the_plugin_is_of_the_patch() -> None:
