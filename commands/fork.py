@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from auxtap.commands.settings import FORK_TABLE
 from auxtap.core.errors import UsageError
 
-TABLE = "fork"
 _LIST = "capture"
 # What a person calls it -> what the tracer does: `Kind` of tracer/source/names.py, by name.
 _KEYS = {"accumulators": "STATES", "setters": "SETTER", "layer_lists": "LAYERS", "flags": "FLAG"}
@@ -27,7 +27,7 @@ def read_fork(path: Path, text: str, value: object) -> Mapping[str, str]:
     if not isinstance(value, dict) or set(value) - {_LIST} or not isinstance(entries, list):
         odd = sorted(set(value) - {_LIST}) if isinstance(value, dict) else []
         what = f"fork.{odd[0]} is not known" if odd else "fork holds no list of tables"
-        raise UsageError(f"{path}:{_line(text, odd[0] if odd else TABLE)}: {what}", hint=_HINT)
+        raise UsageError(f"{path}:{_line(text, odd[0] if odd else FORK_TABLE)}: {what}", hint=_HINT)
     names: dict[str, str] = {}
     for number, entry in enumerate(entries):
         for key, given in _items(path, text, number, entry):
@@ -42,7 +42,7 @@ def read_fork(path: Path, text: str, value: object) -> Mapping[str, str]:
 
 def _items(path: Path, text: str, number: int, entry: object) -> list[tuple[str, object]]:
     if not isinstance(entry, dict) or not entry:
-        raise UsageError(f"{path}:{_line(text, TABLE, number)}: fork.capture holds an empty table", hint=_HINT)
+        raise UsageError(f"{path}:{_line(text, FORK_TABLE, number)}: fork.capture holds an empty table", hint=_HINT)
     return list(entry.items())
 
 

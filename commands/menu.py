@@ -14,7 +14,6 @@ import typer.main
 
 from auxtap.commands import settings
 from auxtap.commands.context import use_cache
-from auxtap.commands.fork import use_fork
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,10 @@ class MenuGroup(typer.core.TyperGroup):
         # Help must be had with a broken file too.
         found = settings.Settings() if asks_for_help else settings.read_settings(settings.find_file(), self)
         use_cache(found.cache)
-        use_fork(found.fork)
+        if not asks_for_help:
+            from auxtap.commands.fork import use_fork
+
+            use_fork(found.fork)
         return super().make_context(info_name, args, parent, default_map=dict(found.defaults), **extra)
 
     def list_commands(self, ctx: Any) -> list[str]:

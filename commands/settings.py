@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from auxtap.commands.fork import TABLE, read_fork
 from auxtap.core.errors import UsageError
 
 FILE_NAME = "auxtap.toml"
+# The table of a fork's own names.
+FORK_TABLE = "fork"
 ENV_FILE, ENV_CACHE = "AUXTAP_CONFIG", "AUXTAP_CACHE"
 # What is about one call, or belongs to no command.
 _NOT_SETTABLE = ("help", "json", "version")
@@ -93,7 +94,11 @@ def read_settings(path: Path | None, group: Any) -> Settings:
     cache_folder = values.pop("cache", None)
     if cache_folder is not None and (not isinstance(cache_folder, str) or not cache_folder.strip()):
         raise UsageError(f"{path}: cache is no folder", hint='cache = "/path/to/a/folder"')
-    fork = read_fork(path, text, values.pop(TABLE)) if TABLE in values else {}
+    fork: Mapping[str, str] = {}
+    if FORK_TABLE in values:
+        from auxtap.commands.fork import read_fork
+
+        fork = read_fork(path, text, values.pop(FORK_TABLE))
     return Settings(path, cache_folder, fork, _table(path, (), group, values))
 
 
@@ -170,7 +175,7 @@ def _table(path: Path, names: tuple[str, ...], group: Any, values: Mapping[str, 
 def _nearest(key: str, names: tuple[str, ...], known: list[str]) -> str:
     from auxtap.node.toml_table import nearest
 
-    meant = nearest(key, known if names else [*known, "cache", TABLE])
+    meant = nearest(key, known if names else [*known, "cache", FORK_TABLE])
     where = f"[{'.'.join(names)}]" if names else "the file"
     return f"did you mean {meant}?" if meant else f"{where} knows {', '.join(sorted(known))}"
 

@@ -11,7 +11,7 @@ from auxtap.tracer.reading.mentions import attribute_of, bound_names
 from auxtap.tracer.reading.rounds import ObjectedError
 from auxtap.tracer.source.fragments import Fragment, last_name
 from auxtap.tracer.source.outline import Unit
-from auxtap.tracer.source.walk import children_of, find
+from auxtap.tracer.source.walk import children_of, find, walk
 
 _BUILTINS = ("range", "len", "enumerate", "getattr", "isinstance")
 _NUMBERS = ("start_layer", "end_layer")
@@ -27,6 +27,11 @@ _WRITES = tuple(
     f".{name}{sign}" for name in (BLOCKS, *_NUMBERS) for sign in (" =", " +=", " -=", ".", "[", ",", ")", "\n", ";")
 )
 _OURS = frozenset({"forward", "__call__", "__init__", BLOCKS, *_NUMBERS, "layers_to_capture"})
+# What a call of the class goes through: bound on an instance they stand in the forward's place, and hooks change it.
+_CALLED = ("forward", "__call__", "__class__", "_call_impl")
+_HOOKS = ("_hook", "add_module", "register_module", "__dict__", "setattr(", "vars(")
+_MADE_OF = tuple(f".{name}" for name in (BLOCKS, *_NUMBERS))
+_REORDERING = ("reverse", "sort", "insert", "pop", "extend", "clear", "remove", "__setitem__")
 _OFFERED = m.Assign(targets=[m.AssignTarget(m.Name("EntryClass"))])
 
 
@@ -44,20 +49,26 @@ def check_surroundings(forward: Forward) -> None:
         text = forward.source.text_of(unit)
         if not unit.classes and not unit.is_class_header:
             _check_module(forward, unit, text)
-        elif unit.classes == (forward.class_name,) and unit.name != forward.name and any(w in text for w in _WRITES):
+        elif unit.classes and any(made in text for made in _MADE_OF):
+            _check_others(forward, unit)
+        if unit.classes == (forward.class_name,) and unit.name != forward.name:
+            _check_call(forward, unit, text)
+        if unit.classes == (forward.class_name,) and unit.name != forward.name and any(w in text for w in _WRITES):
             _check_blocks(forward, forward.source.fragment(unit))
 
 
 def _check_module(forward: Forward, unit: Unit, text: str) -> None:
     """Look at one statement or function of the module's own level."""
-    named = [word for word in _BUILTINS if word in text]
+    named = [word for word in (*_BUILTINS, *_MAKERS) if word in text]
     if unit.name is not None:
-        if unit.name in _BUILTINS:
+        if unit.name in (*_BUILTINS, *_MAKERS):
             raise ObjectedError(forward.function, f"its module binds {unit.name} anew")
         return
     if named:
         module = forward.source.fragment(unit).module
-        if shadowed := set(named) & set(bound_names(module)):
+        imports = any(isinstance(item, cst.Import | cst.ImportFrom) for item in walk(module))
+        fixed = set(_BUILTINS) if imports else {*_BUILTINS, *_MAKERS}
+        if shadowed := fixed & set(bound_names(module)):
             raise ObjectedError(forward.function, f"its module binds {sorted(shadowed)[0]} anew")
     if forward.class_name in text:
         module = forward.source.fragment(unit).module
@@ -84,6 +95,40 @@ def _names(node: cst.CSTNode, name: str) -> bool:
             return True
         waiting.extend(() if isinstance(current, cst.Import | cst.ImportFrom) else children_of(current))
     return False
+
+
+def _check_call(forward: Forward, unit: Unit, text: str) -> None:
+    """Object to a method of the class that puts something before, behind or in place of its forward."""
+    if not any(f".{name}" in text for name in _CALLED) and not any(word in text for word in _HOOKS):
+        return
+    module = forward.source.fragment(unit).module
+    binds = any(attribute_of(item, "self") in _CALLED for target in _targets(module) for item in _elements(target))
+    hooks = any(
+        isinstance(call.func, cst.Attribute | cst.Name)
+        and any(word.rstrip("(") in (last_name(call.func) or "") for word in _HOOKS)
+        and (isinstance(call.func, cst.Name) or m.matches(call.func, m.Attribute(value=m.Name("self"))))
+        for call in find(module, cst.Call)
+    )
+    if binds or hooks:
+        raise ObjectedError(forward.function, f"what line {unit.first_line} puts around a call of it is not followed")
+
+
+def _check_others(forward: Forward, unit: Unit) -> None:
+    """Object to a method that binds or reorders the blocks of what it holds, or their numbers."""
+    module = forward.source.fragment(unit).module
+    held = m.Attribute(value=m.Attribute(), attr=m.Name(m.MatchIfTrue(lambda name: name in (BLOCKS, *_NUMBERS))))
+    bound = any(m.matches(item, held) for target in _targets(module) for item in _elements(target))
+    turned = m.Call(func=m.Attribute(value=held, attr=m.Name(m.MatchIfTrue(lambda name: name in _REORDERING))))
+    if bound or next(iter(find(module, cst.Call, turned)), None) is not None:
+        raise ObjectedError(forward.function, f"what line {unit.first_line} does to the blocks is not followed")
+
+
+def _targets(module: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    for target in find(module, cst.AssignTarget):
+        yield target.target
+    for item in walk(module):
+        if isinstance(item, cst.AugAssign | cst.AnnAssign):
+            yield item.target
 
 
 def _check_blocks(forward: Forward, fragment: Fragment) -> None:

@@ -293,6 +293,11 @@ MAKES = """class AModel:
         ),
         (CLASS, f"{MAKES}        self.start_layer += 1\n", "does to self.start_layer is not followed"),
         (CLASS, f"{MAKES}        self.start_layer = 1\n", "self.start_layer is bound twice"),
+        (CLASS, f"{MAKES}        self.forward = turned(self.forward)\n", "puts around a call of it is not followed"),
+        (CLASS, f"{MAKES}        setattr(self, 'forward', turned)\n", "puts around a call of it is not followed"),
+        (CLASS, f"{MAKES}        self.register_forward_hook(turned)\n", "puts around a call of it is not followed"),
+        (CLASS, f"def make_layers(*given): ...\n\n\n{CLASS}", "its module binds make_layers anew"),
+        (CLASS, f"make_layers = turned(make_layers)\n\n\n{CLASS}", "its module binds make_layers anew"),
     ],
 )
 def test_objects_to_what_is_done_around_the_forward(old: str, new: str, reason: str) -> None:
@@ -311,6 +316,14 @@ def test_objects_to_what_is_done_around_the_forward(old: str, new: str, reason: 
 )
 def test_objects_to_what_its_module_does_to_the_class(line: str) -> None:
     assert "to its class is not followed" in reason_of(f"{AT_THE_TOP}\n\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line", ["self.model.layers.reverse()", "self.model.start_layer = 1", "self.model.layers = self.model.layers[::-1]"]
+)
+def test_objects_to_what_a_holder_does_to_the_blocks(line: str) -> None:
+    head = f"class AForCausalLM:\n    def __init__(self):\n        self.model = AModel()\n        {line}\n"
+    assert "does to the blocks is not followed" in reason_of(f"{AT_THE_TOP}\n\n{head}")
 
 
 def test_a_class_that_is_offered_and_made_in_the_usual_way_is_read() -> None:
