@@ -69,7 +69,7 @@ def open_source(spec: str, cache: CacheLayout, progress: Progress = _silent) -> 
     package = find_package(path)
     if package is None:
         raise SourceError(f"{path} is not an SGLang tree: no sglang/{PACKAGE_MARK} in it", hint=_SPEC_HINT)
-    return _open_package(package, spec, cache)
+    return _open_package(package, spec, cache, progress)
 
 
 def _split_spec(spec: str) -> tuple[Path, str | None]:
@@ -170,10 +170,11 @@ def _open_release(locked: ReleaseWheel, spec: str, cache: CacheLayout, progress:
     return _open_snapshot(snapshot, spec, "pypi", locked.release)
 
 
-def _open_package(package: Path, spec: str, cache: CacheLayout) -> Source:
+def _open_package(package: Path, spec: str, cache: CacheLayout, progress: Progress) -> Source:
     laid_out = _read_package(package)
     files = {path.relative_to(PACKAGE_ROOT): data for path, data in laid_out.items()}
     release = release_of_files(laid_out) or UNKNOWN_RELEASE
+    progress(f"reading {len(files)} files of {package}")
     snapshot = _keep(release, "package", f"SGLang {release}\n\ninstalled package\n", files, cache)
     return _open_snapshot(snapshot, spec, "package", release)
 

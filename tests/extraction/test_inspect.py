@@ -201,6 +201,7 @@ def test_memory_does_not_grow_with_a_sample(tmp_path: Path, make_job: Maker) -> 
                 "model": ModelFacts("", "", 8, hidden, 10, 10),
                 "stages": (StageStates(0, states),),
                 "layers": (3,),
+                "draft_ids": None,
                 "dataset": DatasetFacts("", 1, n_tokens),
             }
         )

@@ -103,10 +103,11 @@ def _check_call(forward: Forward, unit: Unit, text: str) -> None:
         return
     module = forward.source.fragment(unit).module
     binds = any(attribute_of(item, "self") in _CALLED for target in _targets(module) for item in _elements(target))
+    own = m.Call(func=m.Attribute(value=m.Name("self")))
     hooks = any(
         isinstance(call.func, cst.Attribute | cst.Name)
         and any(word.rstrip("(") in (last_name(call.func) or "") for word in _HOOKS)
-        and (isinstance(call.func, cst.Name) or m.matches(call.func, m.Attribute(value=m.Name("self"))))
+        and m.matches(call, m.Call(func=m.Name(), args=[m.Arg(m.Name("self")), m.ZeroOrMore()]) | own)
         for call in find(module, cst.Call)
     )
     if binds or hooks:
