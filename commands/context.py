@@ -7,6 +7,8 @@ from auxtap.core.cache import CacheLayout
 from auxtap.core.errors import UsageError
 
 ENV_CACHE = "AUXTAP_CACHE"
+# The table of `auxtap.toml` with the names of a fork's own capture code.
+FORK_TABLE = "fork"
 
 
 _cache_of_file: str | None = None

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from auxtap.commands.settings import FORK_TABLE
+from auxtap.commands.context import FORK_TABLE
 from auxtap.core.errors import UsageError
 
 _LIST = "capture"

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from auxtap.commands.context import FORK_TABLE
 from auxtap.core.errors import UsageError
 
 FILE_NAME = "auxtap.toml"
-# The table of a fork's own names.
-FORK_TABLE = "fork"
 ENV_FILE, ENV_CACHE = "AUXTAP_CONFIG", "AUXTAP_CACHE"
 # What is about one call, or belongs to no command.
 _NOT_SETTABLE = ("help", "json", "version")

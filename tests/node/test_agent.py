@@ -1,7 +1,7 @@
 """The agent: one file, always the same, that needs Python 3.10 and what SGLang brings; its pieces on real processes."""
 
-import contextlib
 import ast
+import contextlib
 import dataclasses
 import json
 import os
