@@ -1,5 +1,6 @@
 """An SGLang tree as data: what the tracer and the rewriters read."""
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,15 @@ class SourceTree:
     commit: str
     files: Mapping[PurePosixPath, bytes]
     changed: tuple[PurePosixPath, ...] = ()
+
+
+def digest_below(tree: "SourceTree", *roots: PurePosixPath) -> bytes:
+    """Return one sha256 over the files of a tree below any of `roots`; it reads each byte once."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in tree.files if any(is_below(path, root) for root in roots)):
+        data = tree.files[path]
+        digest.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
+    return digest.digest()
 
 
 def files_digest(files: Mapping[PurePosixPath, bytes]) -> str:

@@ -66,7 +66,8 @@ def _refused_class(model: str, path: PurePosixPath, fate: ClassFate) -> RefusedC
 
 
 def _is_refused(fate: ClassFate, tapped: frozenset[str]) -> bool:
-    return fate.way == "refused" or (fate.way == "loop" and fate.reason.removeprefix("--model ") not in tapped)
+    untapped = fate.backbone_file is None or fate.backbone_file.stem not in tapped
+    return fate.way == "refused" or (fate.way == "loop" and untapped)
 
 
 def _reason(fate: ClassFate) -> str:

@@ -53,8 +53,8 @@ def check_surroundings(forward: Forward) -> None:
             _check_others(forward, unit)
         if unit.classes == (forward.class_name,) and unit.name != forward.name:
             _check_call(forward, unit, text)
-        if unit.classes == (forward.class_name,) and unit.name != forward.name and any(w in text for w in _WRITES):
-            _check_blocks(forward, forward.source.fragment(unit))
+            if any(written in text for written in _WRITES):
+                _check_blocks(forward, forward.source.fragment(unit))
 
 
 def _check_module(forward: Forward, unit: Unit, text: str) -> None:

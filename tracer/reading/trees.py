@@ -1,13 +1,12 @@
 """Read the model files of a tree, and keep what was read, so that no tree is read twice."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from auxtap.core.collector import collector_paused
 from auxtap.core.errors import SourceError
 from auxtap.core.kept import KeptEntries
-from auxtap.core.source_tree import MODELS_ROOT, SRT_ROOT, SourceTree, is_below
+from auxtap.core.source_tree import MODELS_ROOT, SRT_ROOT, SourceTree, digest_below
 from auxtap.tracer.flow.classes import ClassIndex
 from auxtap.tracer.reading.blocks import BlockAnswers
 from auxtap.tracer.reading.fates import Fates
@@ -35,12 +34,7 @@ class Readings:
         return self._last[1]
 
     def _find_or_make(self, tree: SourceTree) -> ModelReadings:
-        made_from = hashlib.sha256()
-        for path in sorted(tree.files):
-            if is_below(path, MODELS_ROOT) or is_below(path, _LAYERS_ROOT):
-                data = tree.files[path]
-                made_from.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
-        key = made_from.digest()
+        key = digest_below(tree, MODELS_ROOT, _LAYERS_ROOT)
         kept = self._entries.read(_GROUP, key, ModelReadings)
         if kept is None:
             with collector_paused():

@@ -25,6 +25,7 @@ REQUEST_TIMEOUT_S, STALL_TIMEOUT_S = 180.0, 90.0
 # Token ids of the tiny models' printable characters.
 FIRST_ID, LAST_ID = 0x20, 0x7E
 LAST_LINES = 3
+_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,11 @@ def extract_all(spec: LaunchSpec, dataset: Path, store: Path, setting: Setting) 
     )
     summary = run_extraction(job)
     if not summary.complete:
-        reasons = [fate.reason for fate in summary.not_stored] or [summary.tap_last_error]
+        # Samples fail in different ways for one cause: a server that fails may close the connections of others.
+        reasons = list(dict.fromkeys(fate.reason for fate in summary.not_stored)) or [summary.tap_last_error]
         raise CheckFailedError(
             f"{summary.stored} of {summary.n_samples} samples stored, {summary.unattributed} batches unattributed, "
-            f"{summary.tap_errors} tap errors: {reasons[0]}"
+            f"{summary.tap_errors} tap errors: {'; '.join(reasons[:_REASONS])}"
         )
 
 
